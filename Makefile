@@ -1,0 +1,53 @@
+# Every target that needs the environment makes it first; a second call finds it done.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-slow check bench format docs
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with the pinned versions (nothing to do when it is up to date)
+
+# torch comes first and pinned: left to choose, pip takes the newest, with gigabytes of CUDA.
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,bench]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Weft needs Python 3.11 or newer; '$(PYTHON)' is not." \
+	       "Name one that is: make setup PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+run: setup ## Do the main job: what each kind of attention head costs, side by side
+	$(BIN)/weft info recipes/tiny.toml --compare heads
+
+test: setup ## Run the tests
+	$(BIN)/python -m pytest -q -m 'not slow'
+
+test-slow: setup ## Run the slow tests too
+	$(BIN)/python -m pytest -q
+
+check: setup ## Format, lint, types, import order, generated docs
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_imports.py
+	$(BIN)/python -m weft.cli.help_page --check docs/help.md
+
+bench: setup ## Measure attention: time and memory of each kernel
+	$(BIN)/weft bench attention
+
+format: setup ## Let the formatter and the linter mend what they can
+	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests
+
+docs: setup ## Write the generated pages again
+	$(BIN)/python -m weft.cli.help_page docs/help.md

@@ -1,0 +1,68 @@
+"""`ForwardBatch`: everything one pass through a model reads. What is not here is not known.
+
+Sequences are padded on the right: row b holds `lengths_B[b]` real tokens, then padding. With a
+cache, the new tokens come after the `cache.start` tokens that it already holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from weft.core.errors import UsageError
+from weft.core.kv import KVCache
+from weft.core.shapes import check_shapes
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """Token ids and what is known about them. Only `ids_BT` is needed."""
+
+    ids_BT: Tensor
+    lengths_B: Tensor | None = None
+    """Real new tokens in each row; None: all T."""
+    documents_BT: Tensor | None = None
+    """Number of the document each token belongs to, in a packed sample; it sees that one only."""
+    prefix_B: Tensor | None = None
+    """Tokens at the start of each row that all see each other (prefix language model)."""
+    segments_BT: Tensor | None = None
+    """Which of two texts a token belongs to (BERT's token types)."""
+    cache: KVCache | None = None
+    memory_BSD: Tensor | None = None
+    """Encoder output that cross-attention reads."""
+    memory_lengths_B: Tensor | None = None
+    """Real tokens in each row of the memory; None: all of them."""
+
+    def __post_init__(self) -> None:
+        if self.ids_BT.ndim != 2 or self.ids_BT.shape[1] == 0:
+            raise UsageError(
+                f"ids have shape {tuple(self.ids_BT.shape)}: a batch is [rows, tokens] with at "
+                "least one token a row. Use ids[None] for a single sequence."
+            )
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        check_shapes(**{name: value for name, value in named.items() if isinstance(value, Tensor)})
+
+    @property
+    def start(self) -> int | Tensor:
+        """Tokens of each sequence that came before this pass."""
+        return 0 if self.cache is None else self.cache.start
+
+    @property
+    def positions_BT(self) -> Tensor:
+        """Position of each new token in its document, from 0; [1, T] where all rows agree."""
+        T, device = self.ids_BT.shape[1], self.ids_BT.device
+        index_1T = torch.arange(T, device=device)[None]
+        if self.documents_BT is not None:
+            return index_1T - document_starts(self.documents_BT)
+        start = self.start
+        return index_1T + (start[:, None] if isinstance(start, Tensor) else start)
+
+
+def document_starts(documents_BT: Tensor) -> Tensor:
+    """For each token the index at which its document begins."""
+    index_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
+    is_first_BT = torch.ones_like(documents_BT, dtype=torch.bool)
+    is_first_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
+    return torch.where(is_first_BT, index_T, 0).cummax(dim=1).values

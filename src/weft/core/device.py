@@ -1,0 +1,75 @@
+"""Where numbers live and how wide they are: one policy for every room.
+
+`choose_device("auto")` takes a GPU when there is one. `choose_dtype` gives float32 on a CPU unless
+asked otherwise. Some processors announce bfloat16 matrix instructions whose use ends the process
+(SIGILL); where bfloat16 is asked for on a CPU, one child process tries it first and its answer is
+remembered.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import subprocess
+import sys
+
+import torch
+
+from weft.core.choices import pick
+from weft.core.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 64"
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """'auto', 'cpu', 'cuda', 'cuda:1' or 'mps' -> a device that is really there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
+        raise UsageError(
+            f"device is '{name}': allowed are auto, cpu, cuda, cuda:N and mps. Use --device cpu."
+        )
+    if not is_present(name):
+        raise UsageError(f"device is '{name}', but torch finds none here. Use --device cpu.")
+    return torch.device(name)
+
+
+def is_present(name: str) -> bool:
+    """True if the machine has the device of that name."""
+    if name.startswith("cuda"):
+        return int(name.partition(":")[2] or 0) < torch.cuda.device_count()
+    return name == "cpu" or torch.backends.mps.is_available()
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """'auto' or a name of DTYPES -> a dtype that is safe on the device."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = pick(DTYPES, name, "dtype")
+    if dtype == torch.bfloat16 and device.type == "cpu" and not bfloat16_survives():
+        log.warning(
+            "dtype=float32 asked=bfloat16 "
+            "reason='a bfloat16 product ends the process on this processor'"
+        )
+        return torch.float32
+    return dtype
+
+
+@functools.cache
+def bfloat16_survives() -> bool:
+    """True if a bfloat16 matrix product runs here. Tried in a child: where it fails, it kills."""
+    command = [sys.executable, "-c", PROBE]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=120).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False

@@ -1,0 +1,78 @@
+"""What an attention layer stores per token (`KVSpec`), and what one call of it reads (`KVView`).
+
+Attention layers and caches are strangers: a layer *declares* its rows, a cache stores whatever was
+declared and hands back the rows of the whole sequence. MHA declares K and V of every head, GQA of K
+heads, MLA one latent row.
+
+Keys live in slots: slot s of a row of the batch holds the key of that sequence's token s. Queries
+are the newest tokens; the first of them stands at slot `start`. Masks and relative positions speak
+of slots only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Rows = dict[str, Tensor]
+"""Rows of one layer by name, each [B, tokens, *row shape]."""
+
+
+@dataclass(frozen=True)
+class KVSpec:
+    """The rows one layer stores per token: {"k": (K, C), "v": (K, U)} or {"latent": (A + O,)}."""
+
+    rows: Mapping[str, tuple[int, ...]]
+    is_cross: bool = False
+    """True: written once per source (cross-attention); False: one row for each new token."""
+    window: int | None = None
+    """Only the last `window` rows are ever read again; None: all of them."""
+
+    @property
+    def numbers_per_token(self) -> int:
+        return sum(math.prod(shape) for shape in self.rows.values())
+
+    def bytes_per_token(self, dtype: torch.dtype = torch.float32) -> int:
+        return self.numbers_per_token * dtype.itemsize
+
+
+class KVView(Protocol):
+    """Keys and values of every sequence in the batch, and the slot at which the queries begin."""
+
+    @property
+    def k_BSKC(self) -> Tensor: ...
+
+    @property
+    def v_BSKU(self) -> Tensor: ...
+
+    @property
+    def start(self) -> int | Tensor:
+        """Slot of the first query: one number for all rows of the batch, or a tensor [B]."""
+
+
+@dataclass(frozen=True)
+class DenseView:
+    """A view over plain tensors: what a pass without a cache, or a contiguous cache, hands over."""
+
+    k_BSKC: Tensor
+    v_BSKU: Tensor
+    start: int | Tensor = 0
+
+
+class KVCache(Protocol):
+    """Stores declared rows. Layers are numbered in the order of the specs it was made from."""
+
+    @property
+    def start(self) -> int | Tensor:
+        """How many tokens of each sequence were stored before this pass."""
+
+    def extend(self, layer: int, rows: Rows) -> Rows:
+        """Store the rows of this pass's new tokens; return the rows of all tokens so far."""
+
+    def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
+        """The source's rows for a cross-attention layer; `make` is called only the first time."""

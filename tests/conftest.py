@@ -1,0 +1,24 @@
+"""What every test stands on: shapes are checked, one thread, a fixed seed, no deadlines."""
+
+import os
+
+# before torch and weft are imported: both read these once
+os.environ["WEFT_CHECK"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile("weft", deadline=None, max_examples=50)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, max_examples=50, derandomize=True, database=None
+)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "weft")
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """Each test starts from the same random state, whichever tests ran before it."""
+    torch.manual_seed(0)
+    return 0
