@@ -1,0 +1,108 @@
+"""Multi-head latent attention (DeepSeek-V2, 2024): x_BTD -> y_BTD. The cache stores one latent row
+for all heads.
+
+    c = norm(x W_down)                  A numbers, compressed keys and values of every head
+    r = rotate(x W_rope)                O numbers, the only part of a key that knows its position
+    row = [c ; r]                       what the cache keeps: A + O numbers instead of 2 H C
+
+Two forms of one result. Expanded: k_h = [c W_UK_h ; r], v_h = c W_UV_h, then ordinary heads.
+Absorbed: W_UK moves to the query and W_UV behind the sum, so that all heads read the row itself:
+MQA with key [c ; r] and value c. Expanding costs A H (J + U) per key once; the absorbed form costs
+H (2A - J - U) more per query and key, so few queries favour it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from weft.core.kv import KVSpec, Rows
+from weft.nn.attention.layer import Attention, Pass, Place
+from weft.nn.attention.settings import AttentionConfig
+from weft.nn.norm import NormConfig, RMSNorm
+
+
+class LatentAttention(Attention):
+    """MLA with a decoupled rotary key and optional query compression."""
+
+    def __init__(self, config: AttentionConfig, width: int, norm: NormConfig, place: Place) -> None:
+        self.num_heads = H = config.num_heads
+        A, J, O, U = config.latent_sizes(width)  # noqa: E741  the letter key's own name
+        self.kv_rank, self.nope_size, self.rope_size, self.value_size = A, J, O, U
+        super().__init__(config, place, scale=(J + O) ** -0.5)
+        out_bias = config.bias if config.out_bias is None else config.out_bias
+        self.query = self.make_query(width, config, norm)
+        self.kv_down = nn.Linear(width, A + O, bias=config.bias)
+        self.kv_norm = RMSNorm(norm.for_heads(), A)
+        self.kv_up = nn.Linear(A, H * (J + U), bias=False)
+        self.out = nn.Linear(H * U, width, bias=out_bias)
+        reach = None if place.is_cross else config.pattern.reach(place.layer)
+        self.numbers_per_pair = H * (J + O + U)
+        self.numbers_per_row = self.kv_down.weight.numel() + self.kv_up.weight.numel()
+        self.spec = KVSpec({"latent": (A + O,)}, is_cross=place.is_cross, window=reach)
+
+    def make_query(self, width: int, config: AttentionConfig, norm: NormConfig) -> nn.Module:
+        """One projection, or down, norm and up where queries are compressed."""
+        size, rank = self.num_heads * (self.nope_size + self.rope_size), config.latent.query_rank
+        if rank is None:
+            return nn.Linear(width, size, bias=False)
+        down = nn.Linear(width, rank, bias=config.bias)
+        return nn.Sequential(
+            down, RMSNorm(norm.for_heads(), rank), nn.Linear(rank, size, bias=False)
+        )
+
+    def make_rows(self, x_BSD: Tensor, given: Pass) -> Rows:
+        c_BSA, r_BSO = self.kv_down(x_BSD).split((self.kv_rank, self.rope_size), dim=-1)
+        if not given.position.turns_late:
+            r_BSO = self.turn(r_BSO[:, :, None], given)[:, :, 0]
+        return {"latent": torch.cat((self.kv_norm(c_BSA), r_BSO), dim=-1)}
+
+    def read(self, x_BTD: Tensor, rows: Rows, given: Pass) -> Tensor:
+        q_BTHC = self.query(x_BTD).unflatten(-1, (self.num_heads, -1))
+        nope_BTHJ, rope_BTHO = q_BTHC.split((self.nope_size, self.rope_size), dim=-1)
+        rope_BTHO = self.turn(rope_BTHO, given)
+        row_BSC = self.turned(rows["latent"], given)
+        form = self.absorbed if self.absorbs(x_BTD.shape[1]) else self.expanded
+        return form(nope_BTHJ, rope_BTHO, row_BSC, given).flatten(2)
+
+    def turned(self, row_BSC: Tensor, given: Pass) -> Tensor:
+        """Rows whose rotary part stands at its position."""
+        if not given.position.turns_late:
+            return row_BSC
+        c_BSA, r_BSO = row_BSC.split((self.kv_rank, self.rope_size), dim=-1)
+        return torch.cat((c_BSA, self.turn_stored(r_BSO[:, :, None], given)[:, :, 0]), dim=-1)
+
+    def absorbs(self, num_queries: int) -> bool:
+        """Whether the absorbed form is cheaper: A H (J + U) per key against H (2A - J - U) per
+        query and key."""
+        form = self.config.latent.form
+        if form != "auto":
+            return form == "absorbed"
+        more_per_pair = 2 * self.kv_rank - self.nope_size - self.value_size
+        expand_per_key = self.kv_rank * (self.nope_size + self.value_size)
+        return num_queries * more_per_pair < expand_per_key
+
+    def expanded(
+        self, nope_BTHJ: Tensor, rope_BTHO: Tensor, row_BSC: Tensor, given: Pass
+    ) -> Tensor:
+        """Keys and values of every head, made from the rows: out_BTHU."""
+        q_BTHC = torch.cat((nope_BTHJ, rope_BTHO), dim=-1)
+        c_BSA, r_BSO = row_BSC.split((self.kv_rank, self.rope_size), dim=-1)
+        kv_BSHC = self.kv_up(c_BSA).unflatten(-1, (self.num_heads, -1))
+        k_BSHJ, v_BSHU = kv_BSHC.split((self.nope_size, self.value_size), dim=-1)
+        r_BSHO = r_BSO[:, :, None].expand(-1, -1, self.num_heads, -1)
+        k_BSHC = torch.cat((k_BSHJ, r_BSHO), dim=-1)
+        return self.core(q_BTHC, k_BSHC, v_BSHU, given, self.bias(q_BTHC, given))
+
+    def absorbed(
+        self, nope_BTHJ: Tensor, rope_BTHO: Tensor, row_BSC: Tensor, given: Pass
+    ) -> Tensor:
+        """All heads read the rows; W_UK moves to the query and W_UV behind the sum: out_BTHU."""
+        up_HCA = self.kv_up.weight.unflatten(0, (self.num_heads, -1))
+        up_HJA, up_HUA = up_HCA.split((self.nope_size, self.value_size), dim=1)
+        bias = self.bias(torch.cat((nope_BTHJ, rope_BTHO), dim=-1), given)
+        latent_BTHA = torch.einsum("bthj,hja->btha", nope_BTHJ, up_HJA)
+        q_BTHC = torch.cat((latent_BTHA, rope_BTHO), dim=-1)
+        k_BSKC = row_BSC[:, :, None]
+        out_BTHA = self.core(q_BTHC, k_BSKC, k_BSKC[..., : self.kv_rank], given, bias)
+        return torch.einsum("btha,hua->bthu", out_BTHA, up_HUA)

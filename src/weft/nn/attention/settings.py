@@ -1,0 +1,174 @@
+"""Settings of an attention layer: which heads, which keys each query may see, which kernel
+computes it.
+
+One flat class, so that `attention.kind=mla` alone changes a model's heads: what a kind does not
+read, it ignores and says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from weft.core.config import Config
+from weft.core.errors import Problem
+
+log = logging.getLogger(__name__)
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Say it the first time; settings are validated often."""
+    log.warning(text)
+
+
+class PatternConfig(Config):
+    """Which keys a query may see, besides being causal or not (masks.py)."""
+
+    kind: Literal["full", "window", "dilated", "strided", "global", "blocks"] = "full"
+    window: int = Field(256, ge=1)
+    """Keys in the window, the query's own included (window, dilated, global)."""
+    step: int = Field(2, ge=1)
+    """Distance between the keys of a dilated window."""
+    stride: int = Field(128, ge=1)
+    """Strided: the last `stride` keys, and every stride-th key before them (Child 2019)."""
+    global_tokens: int = Field(1, ge=1)
+    """Global: the first tokens that see, and are seen by, every token (Beltagy 2020)."""
+    block_size: int = Field(64, ge=1)
+    blocks: tuple[tuple[bool, ...], ...] | None = None
+    """Blocks: rows of query blocks by key blocks; True: these tokens see those."""
+    full_every: int | None = Field(None, ge=1)
+    """6: layers 6, 12, ... see all keys, whatever the pattern (Gemma 3)."""
+
+    def cross_checks(self) -> Iterable[Problem]:
+        if self.kind == "blocks" and not self.blocks:
+            yield Problem(
+                "kind is blocks, but blocks is empty: give rows of true and false.", ("blocks",)
+            )
+        if self.blocks and len({len(row) for row in self.blocks}) > 1:
+            lengths = [len(row) for row in self.blocks]
+            yield Problem(
+                f"the rows of blocks have lengths {lengths}: make them equal.", ("blocks",)
+            )
+
+    def is_full(self, layer: int) -> bool:
+        """Whether this layer (counted from 0) sees all keys."""
+        return self.kind == "full" or (
+            self.full_every is not None and (layer + 1) % self.full_every == 0
+        )
+
+    def reach(self, layer: int) -> int | None:
+        """How many keys back this layer can ever see; None: all of them."""
+        if self.is_full(layer) or self.kind not in ("window", "dilated"):
+            return None
+        return self.window * (self.step if self.kind == "dilated" else 1)
+
+
+class LatentConfig(Config):
+    """Sizes of multi-head latent attention (DeepSeek-V2). None: a size that follows from the head
+    size."""
+
+    kv_rank: int | None = Field(None, ge=1)
+    """Width of the compressed row that the cache keeps. None: 4 x head size, as in DeepSeek."""
+    query_rank: int | None = Field(None, ge=1)
+    """Width through which queries are compressed in training. None: queries are not compressed."""
+    nope_size: int | None = Field(None, ge=1)
+    """Part of each key that carries no position. None: head size."""
+    rope_size: int | None = Field(None, ge=2)
+    """Part of the key that carries the position, shared by all heads. None: half the head size."""
+    value_size: int | None = Field(None, ge=1)
+    """None: head size."""
+    form: Literal["auto", "expanded", "absorbed"] = "auto"
+    """auto: the cheaper form for the number of queries and keys at hand, by formula."""
+
+
+class AttentionConfig(Config):
+    """How the layers of a model attend."""
+
+    kind: Literal["mha", "gqa", "mqa", "mla"] = "mha"
+    """mha: keys and values for every head; gqa: for groups of heads; mqa: one for all; mla: one
+    latent row."""
+    num_heads: int = Field(8, ge=1)
+    num_kv_heads: int | None = Field(None, ge=1)
+    """Groups of gqa. None: a quarter of the heads, at least two, where that divides them."""
+    head_size: int | None = Field(None, ge=1)
+    """None: width / num_heads."""
+    bias: bool = False
+    """Bias of the query, key and value projections."""
+    out_bias: bool | None = None
+    """Bias of the output projection. None: as `bias`."""
+    qk_norm: bool = False
+    """RMSNorm on each query and key head before they meet (Qwen3, Gemma 3)."""
+    softcap: float | None = Field(None, gt=0)
+    """50.0: scores are squeezed into -50..50 by 50 tanh(s / 50) (Gemma 2). None: as they are."""
+    scale: float | None = Field(None, gt=0)
+    """Factor on q . k. None: 1 / sqrt(head size). T5 uses 1.0."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of attention weights dropped in training. Above 0 the reference kernel is used in
+    training."""
+    kernel: Literal["auto", "reference", "flash", "sparse"] = "auto"
+    pattern: PatternConfig = PatternConfig()
+    latent: LatentConfig = LatentConfig()
+    """Sizes of kind mla; other kinds do not read them."""
+
+    def cross_checks(self) -> Iterable[Problem]:
+        heads, groups = self.num_heads, self.num_kv_heads
+        if self.kind == "gqa" and groups is not None and heads % groups:
+            allowed = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+            yield Problem(
+                f"num_heads is {heads} but num_kv_heads is {groups}: heads must be a multiple of "
+                f"kv heads. Use {allowed}.",
+                ("num_heads", "num_kv_heads"),
+            )
+        if self.kind != "gqa" and groups not in (None, self.kv_heads):
+            warn_once(f"num_kv_heads={groups} has no effect: attention.kind={self.kind} sets it")
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads that the projections make."""
+        if self.kind == "mqa":
+            return 1
+        if self.kind != "gqa":
+            return self.num_heads
+        return self.num_kv_heads or default_groups(self.num_heads)
+
+    def size_of_head(self, width: int) -> int:
+        return self.head_size or width // self.num_heads
+
+    def latent_sizes(self, width: int) -> LatentSizes:
+        """The sizes of kind mla with their defaults filled in."""
+        C, given = self.size_of_head(width), self.latent
+        return LatentSizes(
+            kv_rank=given.kv_rank or 4 * C,
+            nope=given.nope_size or C,
+            rope=given.rope_size or 2 * max(1, C // 4),
+            value=given.value_size or C,
+        )
+
+    def query_size(self, width: int) -> int:
+        """Numbers in one query head."""
+        sizes = self.latent_sizes(width)
+        return sizes.nope + sizes.rope if self.kind == "mla" else self.size_of_head(width)
+
+    def rotary_size(self, width: int) -> int:
+        """Numbers of one query head that rotary positions turn."""
+        return self.latent_sizes(width).rope if self.kind == "mla" else self.size_of_head(width)
+
+
+def default_groups(num_heads: int) -> int:
+    """A quarter of the heads, but two where that would be one; one where neither divides them."""
+    candidates = [num_heads // 4 if num_heads % 4 == 0 else 0, 2 if num_heads % 2 == 0 else 0]
+    return next((groups for groups in candidates if groups >= 2), 1)
+
+
+class LatentSizes(NamedTuple):
+    """A, J, O and U of the letter key (core/shapes.py)."""
+
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int

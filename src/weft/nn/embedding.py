@@ -1,0 +1,56 @@
+"""Embedding: ids_BT -> x_BTD. A row of the table for each id, scaled, with its position and
+segment added.
+
+Differs from the article: [batch, tokens, width], not [tokens, batch, width]; what one id needs
+lies together in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.batch import ForwardBatch
+from weft.core.config import Config
+from weft.nn.norm import NormConfig, build_norm
+from weft.nn.positions.base import Position
+
+
+class EmbeddingConfig(Config):
+    """How ids become vectors, and whether the same table turns vectors back into logits."""
+
+    tied: Literal["all", "output", "none"] = "all"
+    """all: source, target and output share one table; output: target and output share one; none:
+    three tables."""
+    scale: bool = False
+    """Multiply by sqrt(width), as Vaswani 2017 does, so that positions do not drown the words."""
+    norm: bool = False
+    """Normalise the sum of word and position (BERT, BLOOM)."""
+    segments: int = Field(0, ge=0)
+    """Kinds of segment with a vector of their own (BERT: 2). 0: none."""
+
+
+class Embedding(nn.Module):
+    """x = norm(words[id] * scale + position + segments[segment]), then dropout."""
+
+    def __init__(
+        self, config: EmbeddingConfig, vocab_size: int, width: int, norm: NormConfig, dropout: float
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocab_size, width)
+        self.segments = nn.Embedding(config.segments, width) if config.segments else None
+        self.scale = width**0.5 if config.scale else 1.0
+        self.norm = build_norm(norm, width) if config.norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, batch: ForwardBatch, position: Position, positions_BT: Tensor) -> Tensor:
+        x_BTD = self.words(batch.ids_BT)
+        if self.scale != 1.0:
+            x_BTD = x_BTD * self.scale
+        x_BTD = position.add(x_BTD, positions_BT)
+        if self.segments is not None:
+            none = batch.ids_BT.new_zeros(())
+            x_BTD = x_BTD + self.segments(none if batch.segments_BT is None else batch.segments_BT)
+        return self.dropout(self.norm(x_BTD))

@@ -1,0 +1,210 @@
+"""A mixture of experts with shared experts: x_BTD -> y_BTD (DeepSeekMoE, Dai 2024).
+
+    y = shared(x) + sum over the chosen experts e of share_e * expert_e(x)
+
+A router scores every expert, the best few are chosen for each token, and each is a SwiGLU layer of
+its own. Tokens are sorted by expert: one with work computes once for all of them, one without costs
+nothing. Differs from the papers: there is no auxiliary loss that balances the load, and no rule
+that moves the correction; both are left to training code that wants them. V2 and V3 in the settings
+are DeepSeek's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Config
+from weft.core.errors import Problem
+from weft.core.shapes import check_shapes
+
+
+def gated_width(width: int) -> int:
+    """8/3 of the width, up to a multiple of 64: three matrices then weigh what two of 4x do."""
+    return round_up(8 * width / 3, 64)
+
+
+def round_up(number: float, step: int) -> int:
+    return step * math.ceil(number / step)
+
+
+class ExpertsConfig(Config):
+    """Settings of the experts and of their router."""
+
+    kind: Literal["experts"] = "experts"
+    num_experts: int = Field(8, ge=1)
+    """Experts to choose from."""
+    experts_per_token: int = Field(2, ge=1)
+    """How many of them work for each token."""
+    shared_experts: int = Field(1, ge=0)
+    """Experts that work for every token, beside the chosen ones. 0: none."""
+    width: int | None = Field(None, ge=1)
+    """Width F inside one expert. None: a swiglu layer's, split among the experts that work."""
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    """softmax: experts compete (V2). sigmoid: each is scored by itself (V3)."""
+    correction: bool = False
+    """A number per expert added to its score for the choice alone, never to its share (V3)."""
+    num_groups: int = Field(1, ge=1)
+    """Experts are split into this many groups of neighbours."""
+    groups_per_token: int = Field(1, ge=1)
+    """A token's experts come from this many groups."""
+    group_score: Literal["max", "top2"] = "max"
+    """A group is as good as its best expert (V2), or as its two best together (V3)."""
+    normalise: bool = True
+    """Whether the shares of the chosen experts are made to sum to 1, before `scale`."""
+    scale: float = Field(1.0, gt=0)
+    """The shares are multiplied by this."""
+
+    @property
+    def group_size(self) -> int:
+        return self.num_experts // self.num_groups
+
+    def inner_width(self, width: int) -> int:
+        working = self.experts_per_token + self.shared_experts
+        return self.width or round_up(gated_width(width) / working, 64)
+
+    def cross_checks(self) -> Iterable[Problem]:
+        if self.num_experts % self.num_groups:
+            yield Problem(
+                f"num_experts is {self.num_experts} but num_groups is {self.num_groups}: groups "
+                "have equal size. Use a number of groups that divides the experts.",
+                ("num_experts", "num_groups"),
+            )
+        elif self.groups_per_token > self.num_groups:
+            yield Problem(
+                f"groups_per_token is {self.groups_per_token} but num_groups is {self.num_groups}: "
+                f"a token cannot use more groups than there are. Use at most {self.num_groups}.",
+                ("groups_per_token", "num_groups"),
+            )
+        else:
+            yield from self.check_choice()
+
+    def check_choice(self) -> Iterable[Problem]:
+        """Whether the groups that a token may use hold enough experts."""
+        available = self.groups_per_token * self.group_size
+        if self.experts_per_token > available:
+            yield Problem(
+                f"experts_per_token is {self.experts_per_token} but a token can choose among "
+                f"{available} (num_experts {self.num_experts}, {self.groups_per_token} of "
+                f"{self.num_groups} groups). Use at most {available}, or more experts or groups.",
+                ("experts_per_token", "num_experts", "groups_per_token", "num_groups"),
+            )
+        if self.group_score == "top2" and self.num_groups > 1 and self.group_size < 2:
+            yield Problem(
+                f"group_score is top2 but a group has {self.group_size} expert: it needs 2. "
+                "Use fewer groups, or group_score = max.",
+                ("group_score", "num_experts", "num_groups"),
+            )
+
+
+class Router(nn.Module):
+    """score = softmax or sigmoid(x W); the best experts of the best groups are chosen.
+
+    `weight_ED` has one row per expert. `correction_E`, where asked for, is a buffer: it is saved
+    with the model and no gradient reaches it.
+    """
+
+    correction_E: Tensor | None
+
+    def __init__(self, config: ExpertsConfig, width: int) -> None:
+        super().__init__()
+        self.config = config
+        self.weight_ED = nn.Parameter(torch.empty(config.num_experts, width))
+        uniform_(self.weight_ED)
+        correction_E = torch.zeros(config.num_experts) if config.correction else None
+        self.register_buffer("correction_E", correction_E)
+
+    def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """(chosen, share) of each token, both [N, experts_per_token], the best expert first."""
+        config = self.config
+        # float32 at least: in bfloat16 near scores are ties, and a tie is a wrong expert
+        dtype = torch.promote_types(x_ND.dtype, torch.float32)
+        logits_NE = F.linear(x_ND.to(dtype), self.weight_ED.to(dtype))
+        score_NE = logits_NE.sigmoid() if config.scoring == "sigmoid" else logits_NE.softmax(-1)
+        rank_NE = score_NE.detach()
+        if self.correction_E is not None:
+            rank_NE = rank_NE + self.correction_E
+        chosen = self.within_groups(rank_NE).topk(config.experts_per_token, dim=-1).indices
+        share = score_NE.gather(-1, chosen)
+        if config.normalise:
+            share = share / (share.sum(-1, keepdim=True) + 1e-20)
+        return chosen, share * config.scale
+
+    def within_groups(self, rank_NE: Tensor) -> Tensor:
+        """The same ranks, -inf for the experts of all but the best groups."""
+        config = self.config
+        if config.groups_per_token == config.num_groups:
+            return rank_NE
+        in_groups = rank_NE.unflatten(-1, (config.num_groups, config.group_size))
+        best = in_groups.topk(2 if config.group_score == "top2" else 1, dim=-1).values.sum(-1)
+        chosen = best.topk(config.groups_per_token, dim=-1).indices
+        is_out = torch.ones_like(best, dtype=torch.bool).scatter(-1, chosen, False)
+        return in_groups.masked_fill(is_out[..., None], -math.inf).flatten(-2)
+
+
+class SharedExperts(nn.Module):
+    """One SwiGLU layer as wide as all shared experts together, which is the same as their sum."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return swiglu(x_BTD, self.gate_up.weight, self.down.weight)
+
+
+class Experts(nn.Module):
+    """shared(x) + sum of share_e * expert_e(x) over the chosen experts.
+
+    The weights of all experts are stacked: `gate_up_EFD` (2F rows an expert: the gate's, then up's)
+    and `down_EDF`.
+    """
+
+    def __init__(self, config: ExpertsConfig, width: int) -> None:
+        super().__init__()
+        self.config, self.width, inner = config, width, config.inner_width(width)
+        self.router = Router(config, width)
+        self.gate_up_EFD = nn.Parameter(torch.empty(config.num_experts, 2 * inner, width))
+        self.down_EDF = nn.Parameter(torch.empty(config.num_experts, width, inner))
+        uniform_(self.gate_up_EFD)
+        uniform_(self.down_EDF)
+        shared = config.shared_experts
+        self.shared = SharedExperts(width, shared * inner) if shared else None
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        check_shapes(x_BTD=x_BTD, D=self.width)
+        x_ND = x_BTD.flatten(0, -2)
+        chosen, share = self.router(x_ND)
+        y_ND = (self.routed(x_ND, chosen) * share[..., None]).sum(1).to(x_BTD.dtype)
+        y_BTD = y_ND.view_as(x_BTD)
+        return y_BTD if self.shared is None else y_BTD + self.shared(x_BTD)
+
+    def routed(self, x_ND: Tensor, chosen: Tensor) -> Tensor:
+        """What each chosen expert makes of its token: [N, experts_per_token, D]."""
+        expert = chosen.flatten()
+        order = expert.argsort(stable=True)
+        counts = torch.bincount(expert, minlength=self.config.num_experts).tolist()
+        parts = x_ND.index_select(0, order // chosen.shape[1]).split(counts)
+        # unbind, not [e]: its gradient is one stack, where each [e] would fill a whole E x F x D
+        weights = zip(parts, self.gate_up_EFD.unbind(), self.down_EDF.unbind(), strict=True)
+        done = [swiglu(x, gate_up, down) for x, gate_up, down in weights if x.shape[0]]
+        return torch.cat(done).index_select(0, order.argsort()).unflatten(0, chosen.shape)
+
+
+def swiglu(x: Tensor, gate_up_FD: Tensor, down_DF: Tensor) -> Tensor:
+    """(silu(x W_gate) * x W_up) W_down."""
+    gate, up = F.linear(x, gate_up_FD).chunk(2, dim=-1)
+    return F.linear(F.silu(gate) * up, down_DF)
+
+
+def uniform_(weight: Tensor) -> None:
+    """nn.Linear's own start: within 1 / sqrt(inputs) of zero."""
+    bound = weight.shape[-1] ** -0.5
+    nn.init.uniform_(weight, -bound, bound)

@@ -1,0 +1,59 @@
+"""The output head: x_BTD -> logits_BTV. One product with a word table, which may be the
+embedding's own."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Config
+from weft.nn.norm import NormConfig, build_norm
+
+
+class HeadConfig(Config):
+    """How the last vectors become logits."""
+
+    bias: bool = False
+    scale: float = Field(1.0, gt=0)
+    """Factor on the vectors before the product (T5 with a tied table: width ** -0.5)."""
+    softcap: float | None = Field(None, gt=0)
+    """30.0: logits are squeezed into -30..30 by 30 tanh(x / 30) (Gemma 2)."""
+    transform: bool = False
+    """A dense layer, GELU and a norm before the product (BERT's masked-word head)."""
+
+
+class Head(nn.Module):
+    """logits = softcap(transform(x) * scale . words^T + bias)."""
+
+    def __init__(
+        self, config: HeadConfig, words: nn.Embedding, norm: NormConfig, tied: bool
+    ) -> None:
+        super().__init__()
+        vocab_size, width = words.weight.shape
+        self.scale, self.softcap = config.scale, config.softcap
+        self.weight = words.weight if tied else nn.Parameter(torch.empty_like(words.weight))
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if config.bias else None
+        self.transform = Transform(width, norm) if config.transform else nn.Identity()
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        x_BTD = self.transform(x_BTD)
+        if self.scale != 1.0:
+            x_BTD = x_BTD * self.scale
+        logits_BTV = F.linear(x_BTD, self.weight, self.bias)
+        if self.softcap is None:
+            return logits_BTV
+        return self.softcap * torch.tanh(logits_BTV / self.softcap)
+
+
+class Transform(nn.Module):
+    """norm(gelu(x W + b)), BERT's step between the last layer and its word table."""
+
+    def __init__(self, width: int, norm: NormConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.norm = build_norm(norm, width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.norm(F.gelu(self.dense(x_BTD)))

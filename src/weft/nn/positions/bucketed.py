@@ -1,0 +1,115 @@
+"""Bucketed relative bias: -> bias_BHTS, one learned number per head and bucket (T5, Raffel 2020).
+
+    bias(q, k) = table[bucket(k - q), head]
+
+Near distances have a bucket each; further ones share buckets that widen with the logarithm; from
+max_distance on there is one. A bidirectional stack gives each side half of the buckets. One table
+serves all layers of the stack. Differs from T5's code: the bucket of a distance is computed once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Config
+from weft.core.errors import Problem
+from weft.nn.positions.base import Bias, Position, PositionShape
+
+
+class BucketedConfig(Config):
+    """Settings of the buckets."""
+
+    kind: Literal["bucketed"] = "bucketed"
+    num_buckets: int = Field(32, ge=4)
+    max_distance: int = Field(128, ge=2)
+    """All keys at least this far away share one bucket."""
+    init_std: float = Field(0.02, gt=0)
+    """Spread of the fresh table."""
+
+    def cross_checks(self) -> Iterable[Problem]:
+        if self.num_buckets % 2:
+            yield Problem(
+                f"num_buckets is {self.num_buckets}: each side of a token gets half of them, so it "
+                f"must be even. Use {self.num_buckets + 1}.",
+                ("num_buckets",),
+            )
+        if self.max_distance <= self.num_buckets // 2:
+            yield Problem(
+                f"max_distance is {self.max_distance} but num_buckets is {self.num_buckets}: half "
+                "of the buckets hold one distance each, and the rest must reach further. "
+                f"Use a max_distance above {self.num_buckets // 2}, or fewer buckets.",
+                ("max_distance", "num_buckets"),
+            )
+
+
+class Bucketed(Position):
+    """table[bucket(k - q), head]. `table_MH` has one row per bucket."""
+
+    def __init__(self, config: BucketedConfig, shape: PositionShape) -> None:
+        super().__init__(config, shape)
+        self.rule = BucketRule(config.num_buckets, config.max_distance, not shape.is_causal)
+        self.table_MH = nn.Parameter(torch.empty(config.num_buckets, shape.num_heads))
+        nn.init.normal_(self.table_MH, std=config.init_std)
+
+    def bias(self, layer: int, q_BTHC: Tensor) -> Bias:
+        return BucketedBias(self.table_MH, self.rule)
+
+
+@dataclass(frozen=True)
+class BucketRule:
+    """Which bucket a distance falls into."""
+
+    num_buckets: int
+    max_distance: int
+    is_bidirectional: bool
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """T5's rule for distances k - q, any shape."""
+        num_buckets, base = self.num_buckets, torch.zeros_like(distance)
+        if self.is_bidirectional:
+            num_buckets //= 2
+            base = torch.where(distance > 0, num_buckets, 0)
+            distance = distance.abs()
+        else:
+            distance = -distance.clamp(max=0)
+        exact = num_buckets // 2
+        # the 1 stands in for distances that have a bucket of their own; log(0) is never taken
+        ratio = torch.log(distance.clamp(min=1).float() / exact)
+        ratio = ratio / math.log(self.max_distance / exact)
+        wide = exact + (ratio * (num_buckets - exact)).long()
+        return base + torch.where(distance < exact, distance, wide.clamp(max=num_buckets - 1))
+
+
+@functools.lru_cache(maxsize=64)
+def buckets_by_distance(rule: BucketRule, device: torch.device) -> Tensor:
+    """Bucket of each distance from -max_distance to max_distance; the ends stand for all beyond."""
+    with torch.inference_mode(False):
+        reach = rule.max_distance
+        return rule.bucket(torch.arange(-reach, reach + 1, device="cpu")).to(device)
+
+
+@dataclass(frozen=True)
+class BucketedBias:
+    """The table and the rule that finds its row."""
+
+    table_MH: Tensor
+    rule: BucketRule
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.table_MH,)
+
+    def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
+        (table_MH,) = tensors or self.tensors()
+        reach = self.rule.max_distance
+        distance_BTS = (k_S - q_BT[:, :, None]).clamp(-reach, reach)
+        bucket_BTS = buckets_by_distance(self.rule, k_S.device)[distance_BTS + reach]
+        return F.embedding(bucket_BTS, table_MH).permute(0, 3, 1, 2)

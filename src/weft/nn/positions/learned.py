@@ -1,0 +1,52 @@
+"""Learned positions: x_BTD -> x_BTD, a trained vector per position added (Gehring 2017).
+
+    x_t + table[offset + position_t]
+
+Used by BERT and GPT-2. Nothing is known beyond the table: a later position is an error
+with both numbers, never a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Config
+from weft.core.errors import UsageError
+from weft.nn.positions.base import Position, PositionShape
+
+
+class LearnedConfig(Config):
+    """Settings of the table."""
+
+    kind: Literal["learned"] = "learned"
+    max_len: int | None = Field(None, ge=1)
+    """Positions in the table. None: the model's max_len."""
+    offset: int = Field(0, ge=0)
+    """Rows of the table before position 0. 2: BART and OPT, which left room for padding."""
+    init_std: float = Field(0.02, gt=0)
+    """Spread of the fresh table."""
+
+
+class Learned(Position):
+    """x + table[offset + position]. `table_MD` has offset + max_len rows."""
+
+    def __init__(self, config: LearnedConfig, shape: PositionShape) -> None:
+        super().__init__(config, shape)
+        self.offset = config.offset
+        self.max_len = config.max_len or shape.max_len
+        self.table_MD = nn.Parameter(torch.empty(self.offset + self.max_len, shape.width))
+        nn.init.normal_(self.table_MD, std=config.init_std)
+
+    def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        last = int(positions_BT.max())
+        if last >= self.max_len:
+            raise UsageError(
+                f"position {last} is beyond the table of {self.max_len} learned positions "
+                f"(0 to {self.max_len - 1}). Shorten the text, or train with a larger max_len."
+            )
+        return x_BTD + F.embedding(positions_BT + self.offset, self.table_MD)

@@ -1,0 +1,66 @@
+"""Relative positions by learned distance: q_BTHC -> bias_BHTS (Shaw 2018, equation 5).
+
+    bias(q, k) = q . a[clip(k - q, -max_distance, max_distance)] / sqrt(C)
+
+so that q . (k + a) / sqrt(C) is the scaled dot product. Each layer has its own distances, shared by
+its heads. Differs from the paper: the key side only; its table 3 finds that distances on the value
+side add nothing. A causal stack has no rows for keys to the right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.core.config import Config
+from weft.nn.positions.base import Bias, Position, PositionShape
+
+
+class ShawConfig(Config):
+    """Settings of the learned distances."""
+
+    kind: Literal["shaw"] = "shaw"
+    max_distance: int = Field(16, ge=1)
+    """Keys further away than this count as this far (16 in the paper)."""
+    init_std: float = Field(0.02, gt=0)
+    """Spread of the fresh table."""
+
+
+class Shaw(Position):
+    """q . table[clip(k - q)] / sqrt(C). Row m of `table_LMC` is distance m - max_distance."""
+
+    def __init__(self, config: ShawConfig, shape: PositionShape) -> None:
+        super().__init__(config, shape)
+        self.left = config.max_distance
+        self.right = 0 if shape.is_causal else config.max_distance
+        rows = self.left + 1 + self.right
+        self.table_LMC = nn.Parameter(torch.empty(shape.num_layers, rows, shape.head_size))
+        nn.init.normal_(self.table_LMC, std=config.init_std)
+
+    def bias(self, layer: int, q_BTHC: Tensor) -> Bias:
+        """Each query meets each of the M distances once; a tile only picks from these scores."""
+        table_MC = self.table_LMC[layer] * q_BTHC.shape[-1] ** -0.5
+        return ShawBias(q_BTHC @ table_MC.T, self.left, self.right)
+
+
+@dataclass(frozen=True)
+class ShawBias:
+    """Scores of every query with every distance, from which tiles are gathered."""
+
+    scores_BTHM: Tensor
+    left: int
+    right: int
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.scores_BTHM,)
+
+    def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
+        (scores_BTHM,) = tensors or self.tensors()
+        scores_BHTM = scores_BTHM.index_select(1, t_T).transpose(1, 2)
+        row_BTS = (k_S - q_BT[:, :, None]).clamp(-self.left, self.right) + self.left
+        row_BHTS = row_BTS[:, None].expand(*scores_BHTM.shape[:3], -1)
+        return scores_BHTM.gather(-1, row_BHTS)
