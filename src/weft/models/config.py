@@ -1,0 +1,142 @@
+"""`ModelConfig`: one settings object -> any of the three shapes. Every part is switched by one
+line.
+
+weft.ModelConfig(kind="decoder", attention={"kind": "gqa"}, position={"kind": "rotary"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from weft.core.config import Config
+from weft.core.errors import Problem
+from weft.nn.attention.settings import AttentionConfig
+from weft.nn.embedding import EmbeddingConfig
+from weft.nn.feedforward import FeedForwardConfig, ReluConfig
+from weft.nn.head import HeadConfig
+from weft.nn.norm import NormConfig
+from weft.nn.positions import PositionConfig, SinusoidalConfig
+
+
+class ModelConfig(Config):
+    """Everything needed to build a model. Defaults: the Transformer of Vaswani 2017, small."""
+
+    kind: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
+    vocab_size: int = Field(8000, ge=1)
+    source_vocab_size: int | None = Field(None, ge=1)
+    """Vocabulary of the source where it is another one. None: one vocabulary for both sides."""
+    width: int = Field(256, ge=1)
+    """Numbers in the vector of each token."""
+    num_layers: int = Field(4, ge=1)
+    encoder_layers: int | None = Field(None, ge=1)
+    """None: num_layers. Only where an encoder and a decoder differ."""
+    max_len: int = Field(1024, ge=1)
+    """Tokens a sequence may have; learned positions are a table of this length."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    attention: AttentionConfig = AttentionConfig()
+    position: PositionConfig = SinusoidalConfig()
+    feedforward: FeedForwardConfig = ReluConfig()
+    dense_layers: int = Field(0, ge=0)
+    """First layers whose feed-forward is `dense_feedforward` (DeepSeek: 1 to 3 before the experts
+    begin)."""
+    dense_feedforward: FeedForwardConfig = ReluConfig()
+    norm: NormConfig = NormConfig()
+    final_norm: bool | None = None
+    """A norm after the last layer. None: yes unless every layer already ends in one (placement
+    after)."""
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    head: HeadConfig = HeadConfig()
+    init_std: float | None = Field(None, gt=0)
+    """Spread of fresh weights. None: Xavier for matrices, width ** -0.5 for words."""
+
+    @property
+    def head_size(self) -> int:
+        return self.attention.size_of_head(self.width)
+
+    @property
+    def has_final_norm(self) -> bool:
+        return self.norm.placement != "after" if self.final_norm is None else self.final_norm
+
+    def layers_of(self, stack: Literal["encoder", "decoder"]) -> int:
+        if stack == "encoder" and self.encoder_layers is not None:
+            return self.encoder_layers
+        return self.num_layers
+
+    def cross_checks(self) -> Iterable[Problem]:
+        yield from check_heads(self)
+        yield from check_vocabularies(self)
+        yield from check_positions(self)
+        yield from check_blocks(self)
+        if self.dense_layers > self.num_layers:
+            yield Problem(
+                f"dense_layers is {self.dense_layers} but num_layers is {self.num_layers}: "
+                f"no layer would have experts. Use at most {self.num_layers}.",
+                ("dense_layers", "num_layers"),
+            )
+
+
+def check_heads(config: ModelConfig) -> Iterable[Problem]:
+    """Heads must divide the width, unless a head size is given."""
+    width, heads = config.width, config.attention.num_heads
+    if config.attention.head_size is None and width % heads:
+        allowed = ", ".join(str(n) for n in range(1, min(width, 64) + 1) if width % n == 0)
+        yield Problem(
+            f"width is {width} but attention.num_heads is {heads}: heads must divide the width. "
+            f"Use one of {allowed} heads, or set attention.head_size.",
+            ("width", "attention.num_heads"),
+        )
+
+
+def check_vocabularies(config: ModelConfig) -> Iterable[Problem]:
+    """One tied table needs one vocabulary; a source vocabulary needs a source."""
+    source = config.source_vocab_size
+    if source is None:
+        return
+    if config.kind != "encoder-decoder":
+        yield Problem(
+            f"source_vocab_size is {source} but kind is {config.kind}: only an encoder-decoder has "
+            "a source. Leave it out.",
+            ("source_vocab_size", "kind"),
+        )
+    elif config.embedding.tied == "all" and source != config.vocab_size:
+        yield Problem(
+            f"source_vocab_size is {source}, vocab_size is {config.vocab_size} and embedding.tied "
+            "is all: one table has one size. Set embedding.tied = output, or leave "
+            "source_vocab_size out.",
+            ("source_vocab_size", "vocab_size", "embedding.tied"),
+        )
+
+
+def check_positions(config: ModelConfig) -> Iterable[Problem]:
+    """Rotary positions turn pairs of numbers: the part of a head that they turn must be even."""
+    position, attention = config.position, config.attention
+    has_size = attention.head_size is not None or config.width % attention.num_heads == 0
+    if position.kind != "rotary" or not has_size:
+        return
+    size = attention.rotary_size(config.width)
+    turned, least = int(size * position.fraction), 4 if position.scaling.kind == "dynamic" else 2
+    if turned % 2 or turned < least:
+        name = "attention.latent.rope_size" if attention.kind == "mla" else "the head size"
+        yield Problem(
+            f"position.kind is rotary but it would turn {turned} numbers of each head ({name} is "
+            f"{size}, position.fraction {position.fraction:g}): it turns pairs, so that must be "
+            f"even and at least {least}. Change width, attention.num_heads or attention.head_size.",
+            ("position", "width", "attention.num_heads", "attention.head_size"),
+        )
+
+
+def check_blocks(config: ModelConfig) -> Iterable[Problem]:
+    """A block pattern must cover every token that may come."""
+    pattern = config.attention.pattern
+    if pattern.kind != "blocks" or not pattern.blocks:
+        return
+    covered = pattern.block_size * min(len(pattern.blocks), len(pattern.blocks[0]))
+    if covered < config.max_len:
+        yield Problem(
+            f"attention.pattern.blocks covers {covered} tokens but max_len is {config.max_len}: "
+            f"add rows and columns, or set max_len to at most {covered}.",
+            ("attention.pattern.blocks", "attention.pattern.block_size", "max_len"),
+        )

@@ -1,0 +1,104 @@
+"""A stack of layers: ids_BT -> x_BTD. Encoders and decoders are both this; they differ in the mask
+and in cross-attention.
+
+The stack makes, once per pass, what its layers share: positions, masks and the cache handle
+(`Pass`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from weft.core.batch import ForwardBatch
+from weft.core.errors import UsageError
+from weft.core.kv import KVSpec
+from weft.models.config import ModelConfig
+from weft.models.visibility import memory_mask, self_mask
+from weft.nn.attention.layer import Pass, Place
+from weft.nn.attention.table import build_attention
+from weft.nn.block import Block
+from weft.nn.embedding import Embedding
+from weft.nn.feedforward import build_feedforward
+from weft.nn.norm import build_norm
+from weft.nn.positions import build_position
+from weft.nn.positions.base import PositionShape
+
+
+class Stack(nn.Module):
+    """Embedding, layers, final norm."""
+
+    def __init__(self, config: ModelConfig, side: Literal["encoder", "decoder"]) -> None:
+        super().__init__()
+        self.config, self.is_causal = config, side == "decoder"
+        self.num_layers = config.layers_of(side)
+        is_source = side == "encoder" and config.kind == "encoder-decoder"
+        vocab_size = (config.source_vocab_size if is_source else None) or config.vocab_size
+        norm, width = config.norm, config.width
+        self.embedding = Embedding(config.embedding, vocab_size, width, norm, config.dropout)
+        self.position = build_position(config.position, self.position_shape())
+        self.blocks = nn.ModuleList(self.build_block(layer) for layer in range(self.num_layers))
+        self.norm = build_norm(norm, width) if config.has_final_norm else nn.Identity()
+
+    def position_shape(self) -> PositionShape:
+        config = self.config
+        return PositionShape(
+            width=config.width,
+            num_heads=config.attention.num_heads,
+            head_size=config.attention.query_size(config.width),
+            rotary_size=config.attention.rotary_size(config.width),
+            num_layers=self.num_layers,
+            max_len=config.max_len,
+            is_causal=self.is_causal,
+        )
+
+    def build_block(self, layer: int) -> Block:
+        config, L = self.config, self.num_layers
+        norm, width = config.norm, config.width
+        has_source = self.is_causal and config.kind == "encoder-decoder"
+        place, cross_place = Place(layer, layer), Place(layer, L + layer, is_cross=True)
+        attention = build_attention(config.attention, width, norm, place)
+        cross = build_attention(config.attention, width, norm, cross_place) if has_source else None
+        dense = layer < config.dense_layers
+        feedforward = build_feedforward(
+            config.dense_feedforward if dense else config.feedforward, width
+        )
+        return Block(attention, cross, feedforward, norm, width, config.dropout)
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, with their type."""
+        return [cast(Block, block) for block in self.blocks]
+
+    def kv_specs(self) -> list[KVSpec]:
+        """What the layers store: self-attention of each layer, then cross-attention of each."""
+        attentions = [block.attention.spec for block in self.layers]
+        return attentions + [block.cross.spec for block in self.layers if block.cross is not None]
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        given = self.prepare(batch)
+        x_BTD = self.embedding(batch, self.position, given.positions_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, given)
+        return self.norm(x_BTD)
+
+    def prepare(self, batch: ForwardBatch) -> Pass:
+        """What all layers share in this pass, made once."""
+        T, start = batch.ids_BT.shape[1], batch.start
+        if isinstance(start, int) and start + T > self.config.max_len:
+            raise UsageError(
+                f"the sequence has {start + T} tokens but the model's max_len is "
+                f"{self.config.max_len}. Shorten it, or build the model with a larger max_len."
+            )
+        return Pass(
+            position=self.position,
+            positions_BT=batch.positions_BT,
+            start=start,
+            lengths=start + (T if batch.lengths_B is None else batch.lengths_B),
+            mask=self_mask(batch, self.config.attention.pattern, self.is_causal),
+            full_mask=self_mask(batch, None, self.is_causal),
+            cache=batch.cache,
+            memory_BSD=batch.memory_BSD,
+            memory_mask=memory_mask(batch),
+        )

@@ -1,0 +1,225 @@
+"""What every model promises, whatever its settings: hypothesis draws the settings, the promises
+stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from weft.cache.contiguous import ContiguousCache
+from weft.core.batch import ForwardBatch
+from weft.models.build import Model, build_model
+from weft.models.config import ModelConfig
+from weft.models.decoder import Decoder
+from weft.models.encoder_decoder import EncoderDecoder
+from weft.nn.positions import POSITIONS
+
+from .settings import POSITION_SETTINGS, configs
+
+CLOSE = {"atol": 2e-5, "rtol": 2e-5}
+
+
+def fresh(config: ModelConfig) -> Model:
+    """A model in eval mode whose every weight is random, biases and norms too."""
+    model = build_model(config, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim < 2:
+                weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
+    return model.eval()
+
+
+def ids(rows: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, 29, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def is_length_dependent(config: ModelConfig) -> bool:
+    """Dynamic scaling turns all keys by the length of the text, earlier ones too: that is its
+    rule."""
+    return config.position.kind == "rotary" and config.position.scaling.kind == "dynamic"
+
+
+def test_the_strategies_know_every_position() -> None:
+    assert set(POSITION_SETTINGS) == set(POSITIONS)
+
+
+@given(config=configs("decoder"), cut=st.integers(1, 10))
+def test_a_later_token_changes_no_earlier_output(config: ModelConfig, cut: int) -> None:
+    model, before, after = fresh(config), ids(2, 11), ids(2, 11)
+    after[:, cut:] = (after[:, cut:] + 5) % 29
+    if is_length_dependent(config):
+        before, after, cut = before[:, :8], after[:, :8], min(cut, 7)
+    with torch.no_grad():
+        first, second = model(ForwardBatch(before)), model(ForwardBatch(after))
+    torch.testing.assert_close(first[:, :cut], second[:, :cut], **CLOSE)
+    assert not torch.allclose(first[:, cut], second[:, cut], atol=1e-4)
+
+
+@given(config=configs("decoder"))
+def test_padding_is_invisible_to_a_decoder(config: ModelConfig) -> None:
+    model, ids_BT = fresh(config), ids(3, 11)
+    lengths = [11, 6, 1]
+    with torch.no_grad():
+        padded = model(ForwardBatch(ids_BT, lengths_B=torch.tensor(lengths)))
+        for row, length in enumerate(lengths):
+            alone = model(ForwardBatch(ids_BT[row : row + 1, :length]))
+            torch.testing.assert_close(padded[row, :length], alone[0], **CLOSE)
+
+
+@given(config=configs("encoder"))
+def test_padding_is_invisible_to_an_encoder(config: ModelConfig) -> None:
+    model, ids_BT = fresh(config), ids(3, 11)
+    lengths = [11, 6, 1]
+    with torch.no_grad():
+        padded = model.logits(ForwardBatch(ids_BT, lengths_B=torch.tensor(lengths)))
+        for row, length in enumerate(lengths):
+            alone = model.logits(ForwardBatch(ids_BT[row : row + 1, :length]))
+            torch.testing.assert_close(padded[row, :length], alone[0], **CLOSE)
+
+
+@given(config=configs("encoder-decoder"))
+def test_padding_of_source_and_target_is_invisible(config: ModelConfig) -> None:
+    model = fresh(config)
+    source, target = ids(2, 9, seed=3), ids(2, 7, seed=4)
+    with torch.no_grad():
+        padded = model(
+            ForwardBatch(target, lengths_B=torch.tensor([7, 3])),
+            ForwardBatch(source, lengths_B=torch.tensor([9, 5])),
+        )
+        alone = model(ForwardBatch(target[1:, :3]), ForwardBatch(source[1:, :5]))
+    torch.testing.assert_close(padded[1, :3], alone[0], **CLOSE)
+
+
+@settings(max_examples=30)
+@given(config=configs("decoder"), data=st.data())
+def test_cached_equals_uncached_step_by_step(config: ModelConfig, data: st.DataObject) -> None:
+    """Prompts of different lengths, then chunks of new tokens: each output as in one pass over all
+    of it."""
+    if is_length_dependent(config):
+        # a token that is stored was seen at its own, shorter length: only one layer can forget that
+        config = config.with_changes({"num_layers": 1})
+    model = fresh(config)
+    assert isinstance(model, Decoder)
+    ids_BT = ids(2, 14)
+    prompts = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    cache = ContiguousCache(model.kv_specs(), 2, 16)
+    stored = [0, 0]
+    with torch.no_grad():
+        for new in [prompts, (1, 1), (3, 3), (1, 1), (1, 1)]:
+            chunk = torch.zeros(2, max(new), dtype=torch.long)
+            for row in range(2):
+                chunk[row, : new[row]] = ids_BT[row, stored[row] : stored[row] + new[row]]
+            lengths_B = None if new[0] == new[1] else torch.tensor(new)
+            got = model(ForwardBatch(chunk, lengths_B=lengths_B, cache=cache))
+            cache.advance(torch.tensor(new))
+            stored = [a + b for a, b in zip(stored, new, strict=True)]
+            for row in range(2):
+                whole = model(ForwardBatch(ids_BT[row : row + 1, : stored[row]]))
+                expected = whole[0, stored[row] - new[row] :]
+                last = slice(-1, None) if is_length_dependent(config) else slice(None)
+                torch.testing.assert_close(got[row, : new[row]][last], expected[last], **CLOSE)
+
+
+@given(config=configs("encoder-decoder"))
+def test_cached_equals_uncached_with_a_source(config: ModelConfig) -> None:
+    model = fresh(config)
+    assert isinstance(model, EncoderDecoder)
+    source = ForwardBatch(ids(2, 6, seed=3), lengths_B=torch.tensor([6, 4]))
+    target = ids(2, 8, seed=4)
+    cache = ContiguousCache(model.kv_specs(), 2, 8)
+    with torch.no_grad():
+        memory = model.encode(source)
+        for t in range(8):
+            given_ = {"memory_BSD": memory, "memory_lengths_B": source.lengths_B}
+            got = model(ForwardBatch(target[:, t : t + 1], cache=cache, **given_))
+            cache.advance(1)
+            expected = model(ForwardBatch(target[:, : t + 1], **given_))[:, -1:]
+            torch.testing.assert_close(got, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder", "encoder"])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_every_kernel_gives_the_reference_result_in_a_whole_model(
+    kind: str, data: st.DataObject
+) -> None:
+    config = data.draw(configs(kind))
+    outputs, gradients = [], []
+    for kernel in ("reference", "flash", "sparse", "auto"):
+        model = fresh(config.with_changes({"attention.kernel": kernel}))
+        batch = ForwardBatch(ids(2, 9), lengths_B=torch.tensor([9, 6]))
+        out = model(batch, batch) if isinstance(model, EncoderDecoder) else model(batch)
+        is_real = torch.arange(9) < torch.tensor([[9], [6]])
+        out = out * is_real[..., None]
+        (out**2).mean().backward()
+        outputs.append(out.detach())
+        gradients.append({n: w.grad for n, w in model.named_parameters() if w.grad is not None})
+    for out, gradient in zip(outputs[1:], gradients[1:], strict=True):
+        torch.testing.assert_close(out, outputs[0], **CLOSE)
+        assert gradient.keys() == gradients[0].keys()
+        for name, value in gradient.items():
+            torch.testing.assert_close(value, gradients[0][name], msg=name, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_absorbed_equals_expanded(kind: str, data: st.DataObject) -> None:
+    config = data.draw(configs(kind)).with_changes({"attention.kind": "mla"})
+    results = []
+    for form in ("expanded", "absorbed"):
+        model = fresh(config.with_changes({"attention.latent.form": form}))
+        batch = ForwardBatch(ids(2, 9))
+        with torch.no_grad():
+            results.append(
+                model(batch, batch) if isinstance(model, EncoderDecoder) else model(batch)
+            )
+    torch.testing.assert_close(results[0], results[1], **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+@given(data=st.data())
+def test_packed_documents_do_not_see_each_other(kind: str, data: st.DataObject) -> None:
+    config = data.draw(configs(kind))
+    if is_length_dependent(config) or config.attention.pattern.kind == "global":
+        return  # both are about the whole row: its length, and its first token
+    model, ids_BT = fresh(config), ids(1, 11)
+    documents = torch.tensor([[0] * 4 + [1] * 1 + [2] * 6])
+    with torch.no_grad():
+        packed = model(ForwardBatch(ids_BT, documents_BT=documents))
+        for start, end in [(0, 4), (4, 5), (5, 11)]:
+            alone = model(ForwardBatch(ids_BT[:, start:end]))
+            torch.testing.assert_close(packed[:, start:end], alone, **CLOSE)
+
+
+@pytest.mark.parametrize("position", sorted(POSITIONS))
+@settings(max_examples=12)
+@given(data=st.data())
+def test_gradients_agree_with_finite_differences(position: str, data: st.DataObject) -> None:
+    """The slope of the loss along a random direction in all weights at once, in float64."""
+    config = data.draw(configs("encoder-decoder", position))
+    if config.feedforward.kind == "experts":
+        return  # a step may change which experts are chosen; test_experts.py fixes it
+    config = config.with_changes({"feedforward": {"kind": "gelu", "width": 20}})  # relu has kinks
+    model = fresh(config).double()
+    source, target = ForwardBatch(ids(2, 5, seed=3)), ForwardBatch(ids(2, 4, seed=4))
+
+    def loss() -> Tensor:
+        return (model(target, source) ** 2).mean()
+
+    weights = list(model.parameters())
+    slopes = torch.autograd.grad(loss(), weights, allow_unused=True)
+    generator = torch.Generator().manual_seed(5)
+    steps = [torch.randn(w.shape, generator=generator, dtype=torch.float64) for w in weights]
+    expected = sum((g * s).sum() for g, s in zip(slopes, steps, strict=True) if g is not None)
+    with torch.no_grad():
+        values = []
+        for sign in (1e-6, -2e-6):
+            for weight, s in zip(weights, steps, strict=True):
+                weight.add_(s, alpha=sign)
+            values.append(loss())
+    torch.testing.assert_close((values[0] - values[1]) / 2e-6, expected, atol=1e-6, rtol=1e-5)
