@@ -1,0 +1,200 @@
+"""The command line: arguments -> one command, its results on stdout, an exit code.
+
+A command is one file and one line in `COMMANDS`. Its module exposes one of:
+
+    def command(...) -> None        a plain function with typer-annotated parameters
+    app = typer.Typer()             a command with sub-commands: @app.command("attention"), ...
+
+and may name options that take several values in a row: MANY = ("--pairs", "--text").
+
+The docstring is the help text (start a paragraph with a line that is only "\\b" to keep its line
+breaks), and torch is imported inside the function. A command prints results to stdout and talk to
+stderr (`weft.cli.output`), returns None when done, and raises what `weft.core.errors` holds.
+`main` turns that into one line and an exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+Differs from plain typer: only the chosen command's module is imported, so that every `--help` is
+quick; `--debug` may stand anywhere; errors are one sentence without a usage block.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from weft import __version__
+from weft.core.choices import pick
+from weft.core.errors import ConfigError, UsageError, WeftError
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a command lives, and its line in the list of commands."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "info": Command("weft.cli.info", "What a model or recipe is made of, and what it costs."),
+    "tokenize": Command("weft.cli.tokenize", "Show the tokens and ids that text becomes."),
+    "train": Command("weft.cli.train", "Train a model on your own text, or go on training it."),
+    "bench": Command("weft.cli.bench", "Measure speed and memory."),
+}
+
+
+def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
+    """Run one command line (None: this process's own) and return its exit code. Never raises."""
+    use_utf8()
+    args, is_debug = take_debug(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.INFO if is_debug else logging.WARNING, format="%(message)s")
+    try:
+        code = run(args, commands)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        close_stdout()
+        return 1
+    except Exception as error:
+        traceback.print_exception(error) if is_debug else print(sentence(error), file=sys.stderr)
+        return exit_code(error)
+
+
+def run(args: Sequence[str], commands: Mapping[str, Command]) -> int:
+    """Import the chosen command alone, call it, and return the exit code that it asked for."""
+    chosen = next((arg for arg in args if not arg.startswith("-")), None)
+    if chosen is not None:
+        module = import_module(pick(commands, chosen, "command").module)
+        args = spread(args, getattr(module, "MANY", ()))
+    program = get_command(build_app(commands, chosen))
+    try:
+        with program.make_context("weft", list(args)) as context:
+            program.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    return 0
+
+
+def spread(args: Sequence[str], many: Collection[str]) -> list[str]:
+    """Options that take several values, as typer reads them: --text a b -> --text a --text b."""
+    result: list[str] = []
+    option: str | None = None
+    for arg in args:
+        if arg.startswith("-") and arg != "-":
+            option = arg if arg in many else None
+            result += [] if option else [arg]
+        else:
+            result += [option, arg] if option else [arg]
+    return result
+
+
+def build_app(commands: Mapping[str, Command], chosen: str | None) -> typer.Typer:
+    """The whole program, where every command but the chosen one is only its line of help."""
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(weft)
+    for name, command in commands.items():
+        module = import_module(command.module) if name == chosen else None
+        if module is None:
+            app.command(name, help=command.help)(not_loaded)
+        elif hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=module.app.info.help or command.help)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"weft {__version__}")
+        raise typer.Exit
+
+
+def weft(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", help="Show where an error comes from; may stand after the command too."
+        ),
+    ] = False,
+) -> None:
+    """Turn text into a Transformer that you can train, see through and serve.
+
+    Results go to standard output, talk to standard error. Exit codes: 0 done, 1 failed, 2 wrong
+    usage, 130 interrupted.
+    """
+
+
+def not_loaded() -> None:
+    raise AssertionError("only the chosen command is called, and its module is loaded before")
+
+
+def take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
+    """The arguments without `--debug`, and whether it was there. What follows `--` is left."""
+    end = list(args).index("--") if "--" in args else len(args)
+    kept = [arg for arg in args[:end] if arg != "--debug"]
+    return [*kept, *args[end:]], len(kept) < end
+
+
+def exit_code(error: Exception) -> int:
+    """2 where the person should call differently, 1 where the call was fine and failed."""
+    if isinstance(error, typer.TyperException):
+        return error.exit_code
+    return 2 if isinstance(error, ConfigError | UsageError) else 1
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong, for a person."""
+    if isinstance(error, WeftError):
+        return str(error)
+    if isinstance(error, typer.TyperException):
+        return usage_sentence(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    if isinstance(error, UnicodeDecodeError):
+        return f"The input is not UTF-8 text ({error}). Convert it to UTF-8 first."
+    kind, message = type(error).__name__, str(error).rstrip(".")
+    return f"Weft failed with {kind}: {message}. Run it again with --debug to see where."
+
+
+def usage_sentence(error: typer.TyperException) -> str:
+    """typer's own message, and the command whose help says more."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "weft"
+    message = " ".join(error.format_message().split())
+    return f"{message.rstrip('.?')}. See '{path} --help'."
+
+
+def use_utf8() -> None:
+    """Text in and out is UTF-8, whatever the locale says."""
+    for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "strict"), (sys.stderr, None)):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors or "backslashreplace")
+
+
+def close_stdout() -> None:
+    """The reader has gone: what is still buffered goes nowhere, so that Python ends quietly."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, io.UnsupportedOperation):
+        return

@@ -1,0 +1,79 @@
+"""`weft bench`: measured numbers, as a table, as JSON and as a plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.output import print_json, print_table, progress, say
+from weft.core.errors import UsageError
+
+app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure speed and memory."""
+
+
+@app.command("attention")
+def attention(
+    lengths: Annotated[str, typer.Option(help="Tokens, with commas.")] = "1024,4096,16384",
+    kernels: Annotated[
+        str, typer.Option(help="Of reference, flash, sparse and auto, with commas.")
+    ] = "reference,flash,sparse",
+    patterns: Annotated[
+        str,
+        typer.Option(help="Of causal, window, dilated, strided, global, documents, with commas."),
+    ] = "causal,window,dilated,strided,global,documents",
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
+    head_size: Annotated[int, typer.Option(help="Numbers in a head.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the median counts.")] = 3,
+    threads: Annotated[int, typer.Option(help="Threads of the processor.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the rows: .png, .svg or .pdf.")
+    ] = None,
+) -> None:
+    """Seconds and peak extra bytes of every attention kernel and pattern, over lengths.
+
+    Batch 1, forward and backward. The reference runs only where its scores fit into memory.
+
+    \b
+    Example:
+      weft bench attention
+      weft bench attention --lengths 4096,16384 --kernels flash,sparse --patterns causal,window
+      weft bench attention --json --plot attention.png
+    """
+    from weft.bench import attention as work
+    from weft.bench import report
+
+    sizes = {"heads": heads, "head_size": head_size, "threads": threads, "seed": seed}
+    tasks = work.workloads(words(kernels), words(patterns), numbers(lengths), **sizes)
+    with progress(f"{len(tasks)} workloads", len(tasks) * (repeats + 1)) as step:
+        rows = work.measure(tasks, repeats, step)
+    if json:
+        print_json(work.to_json(rows, tasks[0], repeats))
+    else:
+        print_table(report.COLUMNS, report.table(rows))
+    if plot is not None:
+        report.plot(rows, plot)
+        say(f"drawn in {plot}")
+
+
+def words(text: str) -> list[str]:
+    """The parts of a text between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers in a text between commas."""
+    try:
+        return [int(word) for word in words(text)]
+    except ValueError:
+        raise UsageError(
+            f"--lengths is '{text}': it must be whole numbers with commas, such as 1024,4096."
+        ) from None

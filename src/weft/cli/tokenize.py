@@ -1,0 +1,186 @@
+"""`weft tokenize`: text -> pieces or ids, ids -> text, and text files -> a new tokenizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.output import print_json, say
+from weft.core.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from weft.text.report import TextReport
+    from weft.text.tokenizer import Tokenizer
+
+SPACE = "\u2581"
+"""Shown for a space inside a piece, as spaces stand between pieces."""
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A folder with a tokenizer.json, or the file.")
+]
+Files = Annotated[
+    list[str] | None, typer.Argument(metavar="FILE", help="Plain or gzip; none or -: stdin.")
+]
+Train = Annotated[
+    bool, typer.Option("--train", help="Learn a tokenizer from the files and write it to MODEL.")
+]
+Kind = Annotated[str | None, typer.Option(help="character, word, bpe, unigram or byte.")]
+VocabSize = Annotated[int | None, typer.Option(help="The most ids that it may have.")]
+Lowercase = Annotated[bool, typer.Option("--lowercase", help="Drop upper case.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting: normalise=nfc."),
+]
+Ids = Annotated[bool, typer.Option("--ids", help="Print ids in place of pieces.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Decode = Annotated[bool, typer.Option("--decode", help="Lines of ids in, lines of text out.")]
+Special = Annotated[
+    bool | None,
+    typer.Option("--special/--no-special", help="Begin and end too (not with --decode)."),
+]
+MaxLen = Annotated[int | None, typer.Option(help="Cut longer lines, and say how many.")]
+
+
+def command(
+    model: Model,
+    files: Files = None,
+    train: Train = False,
+    kind: Kind = None,
+    vocab_size: VocabSize = None,
+    lowercase: Lowercase = False,
+    change: Changes = None,
+    ids: Ids = False,
+    json: Json = False,
+    decode: Decode = False,
+    special: Special = None,
+    max_len: MaxLen = None,
+) -> None:
+    """Show the tokens and ids that text becomes, or learn a tokenizer from text.
+
+    \b
+    Example:
+      weft --help | weft tokenize tok --train --kind bpe --vocab-size 400
+      echo "Show the tokens." | weft tokenize tok
+      echo "Show the tokens." | weft tokenize tok --ids | weft tokenize tok --decode
+      weft tokenize tok --train train.de train.en --kind unigram --set normalise=nfc
+
+    A space inside a piece is shown as a low line; --json has the pieces as they are.
+    """
+    settings = given_settings(kind, vocab_size, lowercase, change or [])
+    formats = [name for name, on in (("ids", ids), ("json", json), ("decode", decode)) if on]
+    refuse_mixture(train, list(settings), formats)
+    sources = files or ["-"]
+    if train:
+        train_tokenizer(Path(model), sources, settings, max_len)
+    elif decode:
+        print_text(model, sources, skip_special=special is not True)
+    else:
+        form = formats[0] if formats else "pieces"
+        print_tokens(model, sources, form, special is not False, max_len)
+
+
+def given_settings(
+    kind: str | None, vocab_size: int | None, lowercase: bool, changes: Sequence[str]
+) -> dict[str, Any]:
+    """The tokenizer settings that were asked for; the others keep their defaults."""
+    from weft.core.config import parse_override
+
+    settings: dict[str, Any] = dict(parse_override(change) for change in changes)
+    named = {"kind": kind, "vocab_size": vocab_size, "lowercase": lowercase or None}
+    return settings | {name: value for name, value in named.items() if value is not None}
+
+
+def refuse_mixture(train: bool, settings: list[str], formats: list[str]) -> None:
+    """A UsageError for options that cannot stand together."""
+    if train and formats:
+        raise UsageError(f"--train and --{formats[0]} cannot stand together: train first.")
+    if not train and settings:
+        raise UsageError(
+            f"{settings[0]} is a setting for training, but --train is not there. Add --train, or "
+            f"leave {settings[0]} out."
+        )
+    if len(formats) > 1:
+        raise UsageError(f"--{formats[0]} and --{formats[1]} cannot stand together. Choose one.")
+
+
+def train_tokenizer(
+    path: Path, sources: list[str], settings: dict[str, Any], max_len: int | None
+) -> None:
+    from weft.text.settings import TokenizerConfig
+    from weft.text.tokenizer import Tokenizer
+
+    limit = {} if max_len is None else {"max_len": max_len}
+    config = TokenizerConfig.from_dict({**settings, **limit}, where="tokenizer settings")
+    tokenizer = Tokenizer.train_files(sources, config)
+    file = tokenizer.save(path)
+    names = ", ".join("standard input" if source == "-" else source for source in sources)
+    say(f"{file}: a {config.kind} tokenizer with {tokenizer.vocab_size} ids, learnt from {names}.")
+
+
+def print_tokens(
+    model: str, sources: list[str], form: str, add_special: bool, max_len: int | None
+) -> None:
+    """One line of tokens for every line of text, in the form asked for."""
+    from weft.text.report import TextReport
+    from weft.text.tokenizer import Tokenizer
+
+    tokenizer, report = Tokenizer.load(model), TextReport(was_said=True)
+    for _, _, line in numbered(sources):
+        ids = tokenizer.encode(line, add_special, max_len, report=report)
+        if form == "json":
+            print_json(as_object(tokenizer, line, ids, add_special))
+        else:
+            print(" ".join(map(str, ids) if form == "ids" else map(visible, tokenizer.pieces(ids))))
+    say_losses(report)
+
+
+def as_object(tokenizer: Tokenizer, line: str, ids: list[int], add_special: bool) -> dict[str, Any]:
+    """Text, tokens, ids and spans of characters. A cut line has the spans of what is left."""
+    before, after = tokenizer.frame if add_special else ([], [])
+    spans = tokenizer.tokens(line, add_special=False).spans[: len(ids) - len(before) - len(after)]
+    offsets = [(0, 0)] * len(before) + spans + [(0, 0)] * len(after)
+    return {"text": line, "tokens": tokenizer.pieces(ids), "ids": ids, "offsets": offsets}
+
+
+def visible(piece: str) -> str:
+    """A piece without spaces or line breaks, so that pieces can be told apart on a line."""
+    shown = (SPACE if char == " " else char for char in piece)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shown)
+
+
+def say_losses(report: TextReport) -> None:
+    if report.cut_lines or report.unknown:
+        say(report.summary())
+
+
+def print_text(model: str, sources: list[str], skip_special: bool) -> None:
+    """One line of text for every line of ids."""
+    from weft.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(model)
+    for source, number, line in numbered(sources):
+        print(tokenizer.decode(parse_ids(line, source, number), skip_special))
+
+
+def parse_ids(line: str, source: str, number: int) -> list[int]:
+    """'5 17 3' or '[5, 17, 3]' -> ids."""
+    words = re.split(r"[\s,]+", line.strip().removeprefix("[").removesuffix("]").strip(" ,"))
+    try:
+        return [int(word) for word in words if word]
+    except ValueError:
+        wrong = next(word for word in words if not re.fullmatch(r"[-+]?\d+", word))
+        message = f"{wrong!r} is not an id. --decode reads numbers with spaces between them."
+        raise DataError(message, source, number) from None
+
+
+def numbered(sources: list[str]) -> Iterator[tuple[str, int, str]]:
+    """Name, line number and line. Nothing on standard input is no error: nothing comes out."""
+    from weft.text.corpus import read_lines, source_name
+
+    for source in sources:
+        for number, line in enumerate(read_lines(source, allow_empty=source == "-"), start=1):
+            yield source_name(source), number, line

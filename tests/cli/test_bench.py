@@ -1,0 +1,66 @@
+"""`weft bench attention`: rows for people, for programs and as a picture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weft.cli.app import main
+
+TINY = ["bench", "attention", "--lengths", "32,64", "--kernels", "flash", "--patterns", "window"]
+TINY += ["--heads", "2", "--head-size", "8", "--repeats", "1", "--threads", "1"]
+
+
+def test_json_holds_the_promised_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    drawing = tmp_path / "rows.png"
+    assert main([*TINY, "--json", "--plot", str(drawing)]) == 0
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert [
+        (row["kernel"], row["pattern"], row["length"], row["pass"]) for row in told["rows"]
+    ] == [
+        ("flash", "window", length, name)
+        for length in (32, 64)
+        for name in ("forward", "forward+backward")
+    ]
+    assert all(row["seconds"] > 0 and row["peak_bytes"] >= 0 for row in told["rows"])
+    assert {"processor", "cores", "threads", "torch"} <= set(told["machine"])
+    assert drawing.stat().st_size > 0 and str(drawing) in printed.err
+
+
+def test_a_table_is_printed_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(TINY) == 0
+    printed = capsys.readouterr()
+    assert "peak extra MB" in printed.out and printed.out.count("window") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--lengths", "64,many"], "--lengths is '64,many'"),
+        (["--kernels", "falsh"], "Did you mean 'flash'"),
+        (["--patterns", "circle"], "'circle' is not a known attention pattern"),
+        (["--lengths", "0"], "length is 0"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "attention", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.out == ""
+
+
+def test_help_does_not_import_torch() -> None:
+    code = (
+        "import sys; from weft.cli.app import main; main(['bench', 'attention', '--help']); "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--plot" in done.stdout

@@ -1,0 +1,99 @@
+"""`weft info`: the numbers of a recipe, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from weft.cli.app import main
+from weft.models.config import ModelConfig
+from weft.models.cost import cost_of
+
+RECIPE = """
+[model]
+kind = "decoder"
+vocab_size = 100
+width = 32
+num_layers = 2
+max_len = 64
+attention = { num_heads = 4 }
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def test_json_holds_the_promised_keys(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", recipe, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    config = ModelConfig(
+        kind="decoder",
+        vocab_size=100,
+        width=32,
+        num_layers=2,
+        max_len=64,
+        attention={"num_heads": 4},
+    )
+    cost = cost_of(config)
+    for name in ("parameters", "kv_bytes_per_token", "flops_per_token"):
+        assert told[name] == getattr(cost, name)
+    assert ModelConfig.from_dict(told["model"]) == config
+
+
+def test_compare_heads_has_one_row_a_kind(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", recipe, "--compare", "heads", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["heads"] for row in rows] == ["mha", "gqa", "mqa", "mla"]
+    assert main(["info", recipe, "--compare", "heads"]) == 0
+    text = capsys.readouterr().out
+    assert all(kind in text for kind in ("mha", "gqa", "mqa", "mla", "share of mha"))
+
+
+def test_set_changes_one_part(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["--set", "model.attention.kind=mqa", "--set", "model.position.kind=rotary"]
+    assert main(["info", recipe, "--json", *changes]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["model"]["attention"]["kind"] == "mqa"
+    assert told["model"]["attention"]["num_heads"] == 4
+    assert told["model"]["position"]["kind"] == "rotary"
+    assert told["kv_bytes_per_token"] == 2 * 2 * 8 * 4
+
+
+def test_people_get_a_table(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", recipe]) == 0
+    text = capsys.readouterr().out
+    assert "parameters" in text and "cache bytes per token" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["no-such.toml"], 1, "no-such.toml: there is no such file"),
+        (["{recipe}", "--set", "model.widht=3"], 2, "Did you mean 'width'?"),
+        (["{recipe}", "--set", "width=3"], 2, "begin its name with 'model.'"),
+        (["{recipe}", "--set", "model.width"], 2, "has no value"),
+        (["{folder}"], 2, "is a folder"),
+        (["{empty}"], 2, "has no [model] section"),
+        (["{recipe}", "--dtype", "int4"], 2, "'int4' is not a known dtype"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    arguments: list[str],
+    code: int,
+    sentence: str,
+    recipe: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    empty = tmp_path / "empty.toml"
+    empty.write_text("")
+    places = {"recipe": recipe, "folder": str(tmp_path), "empty": str(empty)}
+    assert main(["info", *(part.format(**places) for part in arguments)]) == code
+    captured = capsys.readouterr()
+    assert sentence in captured.err and captured.out == "" and "Traceback" not in captured.err

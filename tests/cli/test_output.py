@@ -1,0 +1,52 @@
+"""What commands print with: JSON that is plain UTF-8, tables, and talk that stays on stderr."""
+
+from pathlib import Path
+
+import pytest
+
+from weft.cli.output import print_json, print_table, progress, say, shown
+from weft.core.config import Config
+
+
+class Size(Config):
+    width: int = 3
+
+
+def test_json_is_one_line_of_utf8_with_settings_and_paths_as_plain_values(capsys):
+    print_json({"text": "\u5b83", "size": Size(), "path": Path("a/b")})
+    assert capsys.readouterr().out == '{"text": "\u5b83", "size": {"width": 3}, "path": "a/b"}\n'
+
+
+@pytest.mark.parametrize("value", [float("nan"), object()])
+def test_json_refuses_what_it_cannot_hold(value):
+    with pytest.raises((TypeError, ValueError), match="JSON"):
+        print_json({"x": value})
+
+
+def test_a_table_shows_every_cell_as_it_is_and_numbers_to_the_right(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = "[bold]" + "x" * 120
+    print_table(["kind", "bytes"], [["mha", 1234567], [long, 8]], title="cost")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    title, header, _, first, second = lines
+    assert title.strip() == "cost"
+    assert header.split() == ["kind", "bytes"]
+    assert first.split() == ["mha", "1,234,567"]
+    assert second.split() == [long, "8"]
+    assert first.rstrip().endswith("1,234,567")
+    assert len(first.rstrip()) == len(second.rstrip())
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [(None, "-"), (True, "yes"), (False, "no"), (1234, "1,234"), (0.123456, "0.1235"), ("a", "a")],
+)
+def test_a_cell_reads_as_people_write_it(cell, text):
+    assert shown(cell) == text
+
+
+def test_talk_and_progress_leave_stdout_alone(capsys):
+    say("hello")
+    with progress("work", total=2) as step:
+        step(1)
+    assert capsys.readouterr() == ("", "hello\n")
