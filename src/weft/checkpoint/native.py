@@ -1,0 +1,121 @@
+"""The native folder: everything needed to use a model, in files that other tools can open too.
+
+config.json         settings of the model, and what it was trained to do
+model.safetensors   weights; a tied table is stored once, under its first name
+tokenizer.json      the tokenizer, with tokenizer_config.json beside it
+scores.json         what it reached, on what
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from weft.checkpoint.atomic import write_file
+from weft.core.config import read_settings
+from weft.core.errors import DataError
+from weft.models.build import Model, build_model
+from weft.models.config import ModelConfig
+from weft.text.tokenizer import Tokenizer
+
+CONFIG, WEIGHTS, SCORES = "config.json", "model.safetensors", "scores.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model and what belongs to it."""
+
+    model: Model
+    tokenizer: Tokenizer
+    task: str
+    """translate, lm or mlm: what it was trained to do."""
+    scores: dict[str, Any] = field(default_factory=dict)
+
+
+def save_folder(path: Path, checkpoint: Checkpoint) -> None:
+    """Write or replace the folder's files, each whole; the weights come last."""
+    path.mkdir(parents=True, exist_ok=True)
+    config = {"weft": VERSION, "task": checkpoint.task, "model": checkpoint.model.config.to_dict()}
+    checkpoint.tokenizer.save(path)
+    write_json(path / CONFIG, config)
+    write_json(path / SCORES, checkpoint.scores)
+    save_weights(path / WEIGHTS, checkpoint.model)
+
+
+def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """The model in eval mode, with its tokenizer."""
+    if not (path / CONFIG).is_file():
+        raise DataError(f"has no {CONFIG}: this is not a model folder. Name one that is.", path)
+    values = read_settings(path / CONFIG)
+    if values.get("weft") != VERSION:
+        raise DataError(
+            f"says weft = {values.get('weft')!r}: this version reads {VERSION}. Use the Weft that "
+            "wrote it.",
+            path / CONFIG,
+        )
+    model = build_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG)))
+    load_weights(path / WEIGHTS, model)
+    scores = read_settings(path / SCORES) if (path / SCORES).is_file() else {}
+    tokenizer = Tokenizer.load(path)
+    return Checkpoint(model.to(device).eval(), tokenizer, str(values["task"]), scores)
+
+
+def unique_state(model: nn.Module) -> dict[str, Tensor]:
+    """Weights by name, each tensor once: of tied ones, the first name."""
+    seen: set[int] = set()
+    state: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            state[name] = tensor.detach()
+    return state
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    state = {name: tensor.cpu().contiguous() for name, tensor in unique_state(model).items()}
+    write_file(path, save(state, metadata={"format": "pt"}))
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Fill a model's weights from a file; every name and shape must match."""
+    try:
+        given = load_file(path)
+    except FileNotFoundError:
+        raise DataError("there is no such file. Copy the whole model folder.", path) from None
+    except SafetensorError as error:
+        raise DataError(f"cannot be read ({error}). Copy the file again.", path) from None
+    copy_state(given, model, path)
+
+
+def copy_state(given: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
+    """Copy tensors into the model; a DataError names what is missing, left over or misshapen."""
+    wanted = unique_state(model)
+    wrong = [f"{name} is missing" for name in wanted if name not in given]
+    wrong += [f"{name} is not in the model" for name in given if name not in wanted]
+    for name in wanted.keys() & given.keys():
+        ours, theirs = tuple(wanted[name].shape), tuple(given[name].shape)
+        if ours != theirs:
+            wrong.append(f"{name} has shape {theirs}, expected {ours}")
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise DataError(
+            f"does not fit config.json: {'; '.join(wrong[:3])}{more}. Use the files of one model.",
+            path,
+        )
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(given[name])
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    write_file(path, text.encode())

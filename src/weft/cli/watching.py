@@ -1,0 +1,77 @@
+"""Watching a run: a bar on a terminal; elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from weft.cli.output import say
+
+if TYPE_CHECKING:
+    from weft.training.loop import Progress, Watch
+
+LINES = 20
+"""Lines of a run that is not watched on a terminal."""
+
+
+@contextmanager
+def watch_training(steps: int) -> Iterator[Watch]:
+    """What the training loop is to call after every step."""
+    if not sys.stderr.isatty():
+        yield Lines(steps)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}  {task.fields[speed]} tokens/s  left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task("", total=steps, loss="-", speed="-")
+
+        def watch(progress: Progress) -> None:
+            if progress.scores:
+                bar.console.print(evaluation(progress))
+                return
+            speed = f"{progress.tokens_per_second:,.0f}"
+            bar.update(task, completed=progress.step, loss=f"{progress.loss:.3f}", speed=speed)
+
+        yield watch
+
+
+class Lines:
+    """A line for every twentieth of the run, and for every evaluation."""
+
+    def __init__(self, steps: int) -> None:
+        self.every = max(1, steps // LINES)
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.scores:
+            say(evaluation(progress))
+        elif progress.step % self.every == 0 or progress.step == progress.steps:
+            say(
+                f"step {progress.step:,}/{progress.steps:,}  loss {progress.loss:.3f}  "
+                f"{progress.tokens_per_second:,.0f} tokens/s  {clock(progress.seconds_left)} left"
+            )
+
+
+def evaluation(progress: Progress) -> str:
+    scores = "  ".join(f"{name} {value:.4g}" for name, value in progress.scores.items())
+    return f"step {progress.step:,}  validation: {scores}"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 1:02:03 or 2:03."""
+    if not math.isfinite(seconds):
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,79 @@
+"""The files of a run: their lines, and their fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from weft.core.errors import DataError, UsageError
+from weft.text.corpus import read_columns, read_lines, read_pairs
+
+Task = Literal["translate", "lm", "mlm"]
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a run reads. Pairs: (source, target), or one TSV with `columns`. Text: any number."""
+
+    task: Task
+    train: tuple[Path, ...]
+    valid: tuple[Path, ...] = ()
+    columns: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise UsageError("there are no training files. Give --pairs SRC TGT, --tsv or --text.")
+        wanted = 1 if self.columns else 2
+        for name, paths in (("training", self.train), ("validation", self.valid)):
+            if self.task == "translate" and paths and len(paths) != wanted:
+                raise UsageError(
+                    f"{len(paths)} {name} files but pairs are {wanted} here: a source and a target "
+                    "file, or one TSV with its columns."
+                )
+
+    def pairs(self, part: Literal["train", "valid"]) -> list[Pair]:
+        """All pairs of a part; errors name file and line."""
+        paths = self.train if part == "train" else self.valid
+        if not paths:
+            return []
+        if self.columns is not None:
+            return [(row[0], row[1]) for row in read_columns(paths[0], self.columns)]
+        return list(read_pairs(paths[0], paths[1]))
+
+    def texts(self, part: Literal["train", "valid"], unit: Literal["line", "file"]) -> list[str]:
+        """The documents of a part: its lines, or its files as they are."""
+        paths = self.train if part == "train" else self.valid
+        lines = [list(read_lines(path)) for path in paths]
+        if unit == "file":
+            return ["\n".join(each) + "\n" for each in lines]
+        return [line for each in lines for line in each]
+
+    def tokenizer_lines(self) -> Iterator[str]:
+        """Every line of the training files, for the tokenizer; of nothing else."""
+        if self.columns is not None:
+            for row in read_columns(self.train[0], self.columns):
+                yield from row
+            return
+        for path in self.train:
+            yield from read_lines(path)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the files hold, so that a run is not continued on others."""
+        parts = {"train": self.train, "valid": self.valid}
+        hashes = {name: [digest(path) for path in paths] for name, paths in parts.items()}
+        return {"task": self.task, "columns": self.columns and list(self.columns), **hashes}
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, read in pieces."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise DataError("there is no such file. Check the path.", path) from None
+    except IsADirectoryError:
+        raise DataError("this is a folder, not a text file. Name a file in it.", path) from None

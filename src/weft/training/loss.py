@@ -1,0 +1,167 @@
+"""The training loss: hidden_ND, a word table and targets_N -> summed loss. The softmax over the
+vocabulary is never stored.
+
+    loss = (1 - smoothing) * -log p[target] + smoothing * mean of -log p     Szegedy 2016
+    R-Drop: + rdrop / 2 * (KL(p || p') + KL(p' || p)) between two passes      Liang 2021
+
+Differs from the textbook: gradients are made together with the loss, a slice of tokens at a time.
+Logits of a slice are turned into their own gradient in place and multiplied back at once, so that
+memory is slice x V instead of several times N x V, and nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+SLICE_NUMBERS = 1 << 22
+"""Logits in flight at once: 16 MB of float32, about what a processor's last cache holds."""
+
+
+class LossRule(NamedTuple):
+    """How a token's loss is made from its logits."""
+
+    smoothing: float = 0.0
+    rdrop: float = 0.0
+    """Weight of the agreement between two passes; the rows of hidden are then pass 1, pass 2, in
+    two halves."""
+
+
+def token_loss(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, rule: LossRule
+) -> Tensor:
+    """The summed loss of all tokens, as one number with gradients for hidden, weight and bias."""
+    assert len(hidden_ND) == len(targets_N), (
+        f"{len(hidden_ND)} vectors but {len(targets_N)} targets"
+    )
+    loss, _ = SlicedLoss.apply(hidden_ND, weight_VD, bias_V, targets_N, rule)
+    return loss
+
+
+class SlicedLoss(torch.autograd.Function):
+    """Loss and gradients in one walk over the tokens."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        rule: LossRule,
+    ) -> tuple[Tensor, None]:
+        walk = Walk(hidden_ND.detach(), weight_VD.detach(), bias_V, targets_N, rule)
+        wants_gradient = any(ctx.needs_input_grad[:3])
+        loss = walk.run(wants_gradient)
+        if wants_gradient:
+            ctx.save_for_backward(walk.d_hidden_ND, walk.d_weight_VD)
+            ctx.d_bias_V = walk.d_bias_V
+        return loss, None
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden_ND, d_weight_VD = ctx.saved_tensors
+        factor = grads[0]
+        d_bias_V = None if ctx.d_bias_V is None else ctx.d_bias_V * factor
+        return d_hidden_ND * factor, d_weight_VD * factor, d_bias_V, None, None
+
+
+class Walk:
+    """One walk over the tokens; holds the gradients that it adds up."""
+
+    def __init__(
+        self,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        rule: LossRule,
+    ) -> None:
+        self.hidden_ND, self.weight_VD, self.bias_V = hidden_ND, weight_VD, bias_V
+        self.targets_N, self.rule = targets_N, rule
+        self.d_hidden_ND = torch.empty_like(hidden_ND)
+        self.d_weight_VD = torch.zeros_like(weight_VD)
+        self.d_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
+
+    def run(self, wants_gradient: bool) -> Tensor:
+        """The summed loss."""
+        total = self.hidden_ND.new_zeros((), dtype=torch.float64)
+        passes = 2 if self.rule.rdrop else 1
+        N, V = len(self.hidden_ND) // passes, len(self.weight_VD)
+        size = max(1, SLICE_NUMBERS // (V * passes))
+        for begin in range(0, N, size):
+            slices = [slice(p * N + begin, p * N + min(begin + size, N)) for p in range(passes)]
+            total += self.one_slice(slices, wants_gradient)
+        return total.to(self.hidden_ND.dtype)
+
+    def one_slice(self, slices: list[slice], wants_gradient: bool) -> Tensor:
+        """Loss of some tokens (in every pass); their logits become their own gradient."""
+        parts = [self.log_probabilities(rows) for rows in slices]
+        loss = torch.zeros((), dtype=torch.float64)
+        for logp_NV, rows in zip(parts, slices, strict=True):
+            loss += smoothed(logp_NV, self.targets_N[rows], self.rule.smoothing)
+        agreement = None
+        if len(parts) == 2:
+            agreement = agreement_slopes(parts[0], parts[1], self.rule.rdrop / 2)
+            loss += agreement.loss
+        if wants_gradient:
+            for i, (logp_NV, rows) in enumerate(zip(parts, slices, strict=True)):
+                slope_NV = smoothed_slope_(logp_NV, self.targets_N[rows], self.rule.smoothing)
+                if agreement is not None:
+                    slope_NV += agreement.slopes[i]
+                self.add_gradient(slope_NV, rows)
+        return loss
+
+    def log_probabilities(self, rows: slice) -> Tensor:
+        hidden_ND = self.hidden_ND[rows]
+        if self.bias_V is None:
+            logits_NV = hidden_ND @ self.weight_VD.T
+        else:
+            logits_NV = torch.addmm(self.bias_V, hidden_ND, self.weight_VD.T)
+        return torch.log_softmax(logits_NV, dim=-1)
+
+    def add_gradient(self, slope_NV: Tensor, rows: slice) -> None:
+        torch.mm(slope_NV, self.weight_VD, out=self.d_hidden_ND[rows])
+        self.d_weight_VD.addmm_(slope_NV.T, self.hidden_ND[rows])
+        if self.d_bias_V is not None:
+            self.d_bias_V += slope_NV.sum(0)
+
+
+class Agreement(NamedTuple):
+    """R-Drop's loss on one slice, and its slope for the logits of both passes."""
+
+    loss: Tensor
+    slopes: tuple[Tensor, Tensor]
+
+
+def smoothed(logp_NV: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+    """Summed label-smoothed loss."""
+    picked = logp_NV.gather(1, targets_N[:, None]).sum(dtype=torch.float64)
+    if smoothing == 0:
+        return -picked
+    return -(1 - smoothing) * picked - smoothing * logp_NV.mean(1).sum(dtype=torch.float64)
+
+
+def smoothed_slope_(logp_NV: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+    """d loss / d logits = p - (1 - smoothing) [target] - smoothing / V, written over logp."""
+    slope_NV = logp_NV.exp_()
+    if smoothing:
+        slope_NV -= smoothing / slope_NV.shape[1]
+    index_N1 = targets_N[:, None]
+    return slope_NV.scatter_add_(1, index_N1, slope_NV.new_full(index_N1.shape, smoothing - 1))
+
+
+def agreement_slopes(logp_NV: Tensor, logq_NV: Tensor, weight: float) -> Agreement:
+    """KL(p || q) + KL(q || p), and its slopes: for p's logits p (log p - log q - KL(p || q)) + p -
+    q."""
+    p_NV, q_NV, ratio_NV = logp_NV.exp(), logq_NV.exp(), logp_NV - logq_NV
+    pq_N1 = (p_NV * ratio_NV).sum(1, keepdim=True)
+    qp_N1 = -(q_NV * ratio_NV).sum(1, keepdim=True)
+    loss = weight * (pq_N1.sum(dtype=torch.float64) + qp_N1.sum(dtype=torch.float64))
+    slope_p = weight * (p_NV * (ratio_NV - pq_N1) + p_NV - q_NV)
+    slope_q = weight * (q_NV * (-ratio_NV - qp_N1) + q_NV - p_NV)
+    return Agreement(loss, (slope_p, slope_q))

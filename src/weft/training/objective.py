@@ -1,0 +1,67 @@
+"""A batch and a model -> the summed loss of the batch's tokens: one function for all tasks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.core.batch import ForwardBatch
+from weft.models.build import Model
+from weft.models.encoder import Encoder
+from weft.models.encoder_decoder import EncoderDecoder
+from weft.nn.head import Head
+from weft.text.samples import IGNORE
+from weft.training.data.base import Batch
+from weft.training.loss import LossRule, token_loss
+
+
+def batch_loss(model: Model, batch: Batch, rule: LossRule) -> Tensor:
+    """Summed over tokens; the caller divides by their number, maybe of several processes."""
+    if rule.rdrop:
+        batch = doubled(batch)
+    hidden_BTD = hidden(model, batch)
+    is_real_BT = batch.targets_BT != IGNORE
+    hidden_ND, targets_N = hidden_BTD[is_real_BT], batch.targets_BT[is_real_BT]
+    return head_loss(model.head, hidden_ND, targets_N, rule)
+
+
+def hidden(model: Model, batch: Batch) -> Tensor:
+    """The last vectors of the stack that is to say something: hidden_BTD."""
+    if isinstance(model, EncoderDecoder):
+        assert batch.source_BS is not None, "an encoder-decoder learns from pairs"
+        memory_BSD = model.encode(ForwardBatch(batch.source_BS, lengths_B=batch.source_lengths_B))
+        target = ForwardBatch(
+            batch.ids_BT,
+            lengths_B=batch.lengths_B,
+            memory_BSD=memory_BSD,
+            memory_lengths_B=batch.source_lengths_B,
+        )
+        return model.decoder(target)
+    stack = model.encoder if isinstance(model, Encoder) else model.decoder
+    given = ForwardBatch(batch.ids_BT, batch.lengths_B, documents_BT=batch.documents_BT)
+    return stack(given)
+
+
+def head_loss(head: Head, hidden_ND: Tensor, targets_N: Tensor, rule: LossRule) -> Tensor:
+    """The loss behind the head's own transform and scale."""
+    x_ND = head.transform(hidden_ND)
+    if head.scale != 1.0:
+        x_ND = x_ND * head.scale
+    assert head.softcap is None, "a soft cap on the logits is not trained here"
+    return token_loss(x_ND, head.weight, head.bias, targets_N, rule)
+
+
+def doubled(batch: Batch) -> Batch:
+    """Every row twice, pass 1 before pass 2: dropout draws anew for each."""
+
+    def twice(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else torch.cat((tensor, tensor))
+
+    return Batch(
+        ids_BT=torch.cat((batch.ids_BT, batch.ids_BT)),
+        lengths_B=torch.cat((batch.lengths_B, batch.lengths_B)),
+        targets_BT=torch.cat((batch.targets_BT, batch.targets_BT)),
+        source_BS=twice(batch.source_BS),
+        source_lengths_B=twice(batch.source_lengths_B),
+        documents_BT=twice(batch.documents_BT),
+    )

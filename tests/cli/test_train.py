@@ -1,0 +1,117 @@
+"""`weft train`: from two text files to a model folder, and every way to get it wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from weft.checkpoint.native import load_folder
+from weft.cli.app import main, spread
+
+from ..training.material import write_pairs
+
+SMALL = [
+    "model.width=16",
+    "model.num_layers=1",
+    "model.max_len=32",
+    "model.attention.num_heads=2",
+    "tokenizer.vocab_size=300",
+    "train.steps=4",
+    "train.batch_tokens=200",
+    "train.save_every=2",
+    "train.evaluate_every=2",
+]
+
+
+def run(*arguments: object, changes: list[str] = SMALL) -> int:
+    settings = [part for change in changes for part in ("--set", change)]
+    return main(["train", *map(str, arguments), *settings])
+
+
+def test_pairs_become_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = write_pairs(tmp_path)
+    out = tmp_path / "model"
+    assert run("--pairs", source, target, "--valid", source, target, "--out", out, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["steps"] == 4 and told["out"] == str(out) and told["valid"]["loss"] > 0
+    checkpoint = load_folder(out)
+    assert checkpoint.task == "translate" and checkpoint.model.config.kind == "encoder-decoder"
+
+
+@pytest.mark.parametrize(("objective", "kind"), [("lm", "decoder"), ("mlm", "encoder")])
+def test_text_becomes_a_decoder_or_an_encoder(tmp_path: Path, objective: str, kind: str) -> None:
+    source, target = write_pairs(tmp_path)
+    out = tmp_path / "model"
+    changes = [*SMALL, "train.valid_share=0.2", "model.position.kind=rotary"]
+    code = run("--text", source, target, "--objective", objective, "--out", out, changes=changes)
+    assert code == 0
+    assert load_folder(out).model.config.kind == kind
+    assert load_folder(out).model.config.position.kind == "rotary"
+
+
+def test_a_tsv_is_read_by_its_columns(tmp_path: Path) -> None:
+    tsv = tmp_path / "pairs.tsv"
+    tsv.write_text("".join(f"{i}\tword{i}\tdrow{i}\n" for i in range(30)))
+    out = tmp_path / "model"
+    assert run("--tsv", tsv, "--columns", "3", "2", "--out", out) == 0
+    assert load_folder(out).task == "translate"
+
+
+def test_the_same_command_again_goes_on_and_other_settings_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = write_pairs(tmp_path)
+    arguments = ["--pairs", source, target, "--out", tmp_path / "model"]
+    assert run(*arguments) == 0
+    assert run(*arguments) == 0
+    assert run(*arguments, changes=[*SMALL, "train.seed=7"]) == 2
+    assert "recipe.train.seed was 1 and is now 7" in capsys.readouterr().err
+
+
+def bad(folder: Path) -> dict[str, tuple[list[object], int, str]]:
+    """Wrong files and arguments: the call, its exit code, and a part of the sentence."""
+    source, target = write_pairs(folder)
+    short, empty, broken = folder / "short", folder / "empty", folder / "broken"
+    short.write_text("one line\n")
+    empty.write_text("")
+    broken.write_bytes(b"good\nbad \xff byte\n")
+    out = ["--out", folder / "model"]
+    return {
+        "line counts": (["--pairs", source, short, *out], 1, "short"),
+        "empty": (["--text", empty, *out], 1, "empty"),
+        "not utf-8": (["--text", broken, *out], 1, "broken, line 2"),
+        "missing": (["--text", folder / "no-such", *out], 1, "no-such: there is no such file"),
+        "nothing": ([*out], 2, "none of --pairs, --tsv and --text given"),
+        "both": (
+            ["--pairs", source, target, "--text", source, *out],
+            2,
+            "--pairs and --text given",
+        ),
+        "one of a pair": (["--pairs", source, *out], 2, "1 training files but pairs are 2"),
+        "a file as folder": (["--text", source, "--out", target], 1, "cannot be written to"),
+    }
+
+
+NAMES = "line counts|empty|not utf-8|missing|nothing|both|one of a pair|a file as folder"
+
+
+@pytest.mark.parametrize("name", NAMES.split("|"))
+def test_bad_data_gets_one_sentence_before_any_work(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, code, sentence = bad(tmp_path)[name]
+    assert run(*arguments) == code
+    captured = capsys.readouterr()
+    assert sentence in captured.err and "Traceback" not in captured.err
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_options_with_several_values_are_spread_for_typer() -> None:
+    many = ("--text", "--valid")
+    args = ["train", "r.toml", "--text", "a", "b", "--out", "x", "--valid", "c", "-", "--json"]
+    assert spread(args, many) == [
+        "train", "r.toml", "--text", "a", "--text", "b", "--out", "x", "--valid", "c",
+        "--valid", "-", "--json",
+    ]  # fmt: skip

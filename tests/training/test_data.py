@@ -1,0 +1,184 @@
+"""Files -> batches: each row once an epoch, the same for the same seed, every problem told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from weft.core.errors import DataError, UsageError
+from weft.text.samples import IGNORE
+from weft.text.settings import TokenizerConfig
+from weft.text.tokenizer import Tokenizer
+from weft.training.data.base import Batch
+from weft.training.data.files import Files
+from weft.training.data.pairs import PairData, PairSettings
+from weft.training.data.texts import TextData, TextSettings
+from weft.training.processes import Processes
+
+from .material import write_pairs
+
+PAIRS = [(f"a{i} b c", f"x{i} y" + " z" * (i % 5)) for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    lines = [text for pair in PAIRS for text in pair]
+    return Tokenizer.train(lines, TokenizerConfig(vocab_size=300))
+
+
+def pair_data(tokenizer: Tokenizer, **changes: object) -> PairData:
+    return PairData(
+        PAIRS, tokenizer, PairSettings(**{"max_len": 40, "batch_tokens": 60, **changes})
+    )
+
+
+def test_an_epoch_holds_every_pair_once_and_another_epoch_another_order(
+    tokenizer: Tokenizer,
+) -> None:
+    data = pair_data(tokenizer)
+    first, again, second = data.plan(0), data.plan(0), data.plan(1)
+    assert first == again != second
+    assert sorted(row for rows in first for row in rows) == list(range(len(PAIRS)))
+
+
+def test_targets_are_the_input_one_token_later(tokenizer: Tokenizer) -> None:
+    data = pair_data(tokenizer)
+    rows = data.plan(0)[0]
+    batch = data.load(0, rows)
+    for i, row in enumerate(rows):
+        ids = tokenizer.encode(PAIRS[row][1])
+        n = len(ids) - 1
+        assert batch.ids_BT[i, :n].tolist() == ids[:-1]
+        assert batch.targets_BT[i, :n].tolist() == ids[1:]
+        assert batch.targets_BT[i, n:].eq(IGNORE).all()
+        source = tokenizer.encode(PAIRS[row][0])
+        assert batch.source_BS[i, : len(source)].tolist() == source
+    assert data.count_targets(0, rows) == int((batch.targets_BT != IGNORE).sum())
+
+
+class OneOfThree(Processes):
+    """A process that knows its own rows only; the lengths of the others stay zero."""
+
+    def merge_rows(self, own: np.ndarray, num_rows: int) -> np.ndarray:
+        whole = np.zeros((num_rows, *own.shape[1:]), dtype=own.dtype)
+        whole[self.rank :: self.world] = own
+        return whole
+
+    def sum(self, value: float) -> float:
+        return value
+
+
+def test_processes_encode_their_own_rows_and_together_make_up_the_batch(
+    tokenizer: Tokenizer,
+) -> None:
+    whole, settings = pair_data(tokenizer), PairSettings(max_len=40, batch_tokens=60)
+    parts = [PairData(PAIRS, tokenizer, settings, OneOfThree(rank, 3)) for rank in range(3)]
+    assert [len(part.own) for part in parts] == [14, 13, 13]
+    for rows in whole.plan(0):
+        loaded = [part.load(0, rows) for part in parts]
+        found = [ids for batch in loaded for ids in sentences(batch)]
+        assert sorted(found) == sorted(sentences(whole.load(0, rows)))
+
+
+def sentences(batch: Batch) -> list[list[int]]:
+    """The targets of each row that has some."""
+    rows = [row[row != IGNORE].tolist() for row in batch.targets_BT]
+    return [row for row in rows if row]
+
+
+def test_bpe_dropout_draws_anew_each_epoch_and_repeats_with_its_seed(tokenizer: Tokenizer) -> None:
+    def ids(epoch: int) -> list[list[int]]:
+        data = pair_data(tokenizer, bpe_dropout=0.5)
+        return [data.at(epoch).targets[row].tolist() for row in range(len(PAIRS))]
+
+    assert ids(1) == ids(1) != ids(2)
+    for row, row_ids in enumerate(ids(1)):
+        assert tokenizer.decode(row_ids) == PAIRS[row][1]
+
+
+def test_empty_sides_are_skipped_and_too_many_are_refused(tokenizer: Tokenizer) -> None:
+    settings = PairSettings(max_len=40, batch_tokens=60)
+    data = PairData([*PAIRS, ("", "x")], tokenizer, settings)
+    assert data.num_pairs == len(PAIRS)
+    with pytest.raises(DataError, match="10 of 50 pairs have an empty side.*20%.*allows 10%"):
+        PairData([*PAIRS, *[("a", " ")] * 10], tokenizer, settings)
+
+
+def test_long_lines_are_counted_and_too_many_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match="lines are longer than 4 tokens"):
+        pair_data(tokenizer, max_len=4)
+
+
+def test_a_stream_is_cut_elsewhere_each_epoch_and_nothing_is_lost(tokenizer: Tokenizer) -> None:
+    settings = TextSettings(sample_len=7, batch_tokens=21, documents="file")
+    data = TextData(["a b c " * 50], tokenizer, settings)
+    total = data.num_tokens - 1
+    assert sum(data.count_targets(0, rows) for rows in data.plan(0)) == total
+    firsts = {tuple(data.at(epoch)[0].ids_T.tolist()) for epoch in range(1, 6)}
+    assert len(firsts) > 1
+    batch = data.load(1, data.plan(1)[0])
+    assert batch.documents_BT is None
+
+
+def test_masking_hides_the_asked_share_and_asks_only_for_what_is_hidden(
+    tokenizer: Tokenizer,
+) -> None:
+    settings = TextSettings(sample_len=50, batch_tokens=50, objective="mlm", mask_share=0.3)
+    data = TextData([text for pair in PAIRS for text in pair] * 5, tokenizer, settings)
+    asked = hidden = seen = 0
+    for row in range(len(data.at(0))):
+        plain, masked = data.at(0)[row], data.masked(0, row)
+        chosen = masked.targets_T != IGNORE
+        assert (masked.targets_T[chosen] == plain.ids_T[chosen]).all()
+        assert (masked.ids_T[~chosen] == plain.ids_T[~chosen]).all()
+        asked, seen = asked + int(chosen.sum()), seen + plain.length
+        hidden += int((masked.ids_T[chosen] == tokenizer.mask_id).sum())
+    assert asked / seen == pytest.approx(0.3, abs=0.04)
+    assert hidden / asked == pytest.approx(0.8, abs=0.06)
+    again = data.masked(0, 0)
+    assert np.array_equal(again.ids_T, data.masked(0, 0).ids_T)
+    assert not np.array_equal(again.ids_T, data.masked(1, 0).ids_T)
+
+
+def test_files_read_pairs_tsv_and_text(tmp_path: Path) -> None:
+    source, target = write_pairs(tmp_path, lines=3)
+    pairs = Files("translate", (source, target)).pairs("train")
+    assert all(a == b[::-1] for a, b in pairs) and len(pairs) == 3
+    tsv = tmp_path / "pairs.tsv"
+    tsv.write_text("".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(pairs)))
+    assert Files("translate", (tsv,), columns=(2, 3)).pairs("train") == pairs
+    lines = Files("lm", (source,)).texts("train", "line")
+    assert Files("lm", (source,)).texts("train", "file") == ["\n".join(lines) + "\n"]
+    assert sorted(Files("translate", (tsv,), columns=(2, 3)).tokenizer_lines()) == sorted(
+        text for pair in pairs for text in pair
+    )
+
+
+def test_wrong_files_are_refused(tmp_path: Path) -> None:
+    source, target = write_pairs(tmp_path, lines=3)
+    with pytest.raises(UsageError, match="1 training files but pairs are 2"):
+        Files("translate", (source,))
+    with pytest.raises(UsageError, match="there are no training files"):
+        Files("lm", ())
+    with pytest.raises(DataError, match="no-such: there is no such file"):
+        Files("lm", (tmp_path / "no-such",)).fingerprint()
+    with pytest.raises(DataError, match="this is a folder"):
+        Files("lm", (tmp_path,)).fingerprint()
+    target.write_text("only one line\n")
+    with pytest.raises(DataError, match="line"):
+        Files("translate", (source, target)).pairs("train")
+
+
+def test_text_with_nothing_to_predict_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match="0 tokens: there is nothing to predict"):
+        TextData([" "], tokenizer, TextSettings(sample_len=4, batch_tokens=4))
+
+
+def test_documents_of_a_sample_are_kept_apart(tokenizer: Tokenizer) -> None:
+    data = TextData([p[0] for p in PAIRS], tokenizer, TextSettings(sample_len=16, batch_tokens=32))
+    batch = data.load(0, data.plan(0)[0])
+    assert batch.documents_BT is not None and batch.documents_BT.shape == batch.ids_BT.shape
+    assert torch.is_tensor(batch.targets_BT)

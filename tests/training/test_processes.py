@@ -1,0 +1,102 @@
+"""Two real processes on this machine (gloo) train like one: the same losses, the same files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from .material import write_pairs
+
+RECIPE = """
+[model]
+width = 16
+num_layers = 2
+max_len = 32
+dropout = 0.0
+attention = { num_heads = 2 }
+feedforward = { kind = "relu", width = 32 }
+[tokenizer]
+vocab_size = 300
+[train]
+steps = 12
+batch_tokens = 150
+save_every = 5
+evaluate_every = 6
+average = 2
+accumulate = 2
+bpe_dropout = 0.1
+optimiser = { lr = 0.01 }
+schedule = { warmup = 4 }
+"""
+
+
+def launch(folder: Path, out: Path, processes: int, *changes: str) -> None:
+    source, target = write_pairs(folder)
+    settings = folder / "recipe.toml"
+    settings.write_text(RECIPE)
+    arguments = ["-m", "weft", "train", settings, "--pairs", source, target, "--device", "cpu"]
+    arguments += ["--valid", source, target, "--out", out]
+    for change in changes:
+        arguments += ["--set", change]
+    start = [sys.executable]
+    if processes > 1:
+        start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*start, *map(str, arguments)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def losses(out: Path) -> list[float]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [line.get("loss", line.get("valid_loss")) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    launch(folder, folder / "run", 1)
+    return folder / "run"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("is_split", [False, True], ids=["ddp", "fsdp"])
+def test_two_processes_have_the_losses_of_one(is_split: bool, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    launch(tmp_path, out, 2, f"train.shard={str(is_split).lower()}")
+    assert losses(out) == pytest.approx(losses(alone), abs=1e-4)
+    ours, theirs = (load_file(run / "model.safetensors") for run in (out, alone))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_split", [False, True], ids=["ddp", "fsdp"])
+def test_a_checkpoint_of_two_processes_is_one_of_one_process(
+    is_split: bool, alone: Path, tmp_path: Path
+) -> None:
+    """Stopped with two processes, continued by one, and the other way round."""
+    for first, second in ((2, 1), (1, 2)):
+        folder = tmp_path / f"{first}-{second}"
+        folder.mkdir()
+        out, shard = folder / "run", f"train.shard={str(is_split).lower()}"
+        launch(folder, out, first, shard)
+        for name in ("model.safetensors", "scores.json", "config.json"):
+            (out / name).unlink()
+        checkpoints = sorted((out / "checkpoints").iterdir())
+        for path in checkpoints[1:]:
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+        launch(folder, out, second, shard)
+        assert losses(out) == pytest.approx(losses(alone), abs=1e-4)

@@ -1,0 +1,250 @@
+"""A run that was stopped, in whatever way, ends like one that never was: bit for bit."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from weft.checkpoint.native import load_folder
+from weft.core.errors import UsageError
+from weft.training import resume
+from weft.training.loop import NotANumberError, Progress
+from weft.training.run import train
+from weft.training.signals import StoppedBySignal
+
+from .material import files, recipe, write_pairs
+
+RECIPE = """
+[model]
+width = 16
+num_layers = 1
+max_len = 32
+dropout = 0.1
+attention = { num_heads = 2 }
+feedforward = { kind = "relu", width = 32 }
+[tokenizer]
+vocab_size = 300
+[train]
+batch_tokens = 200
+save_every = 7
+evaluate_every = 10
+average = 3
+bpe_dropout = 0.1
+rdrop = 1.0
+schedule = { warmup = 10 }
+"""
+
+
+def weights(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+class Killed(BaseException):
+    """Stands for a kill at a chosen step, where a real one would be at a random one."""
+
+
+def train_until(step: int, folder: Path, out: Path, **changes: object) -> None:
+    """Train, but fall over in the middle of a step."""
+
+    def watch(progress: Progress) -> None:
+        if progress.step == step and not progress.scores:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(recipe(**changes), files(folder), out, watch)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"rdrop": 2.0, "bpe_dropout": 0.2}, {"optimiser": {"kind": "muon"}, "accumulate": 2}],
+    ids=["plain", "rdrop and bpe-dropout", "muon, accumulated"],
+)
+def test_a_run_cut_off_at_any_step_ends_with_the_same_weights(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    scores = train(recipe(**changes), files(tmp_path), straight)
+    for step in (2, 4, 5, 9, 11, 12):
+        if step != 4 or not broken.exists():
+            train_until(step, tmp_path, broken, **changes)
+    again = train(recipe(**changes), files(tmp_path), broken)
+    assert weights(straight) == weights(broken)
+    assert scores["valid"] == again["valid"] and scores["steps"] == again["steps"] == 12
+
+
+def test_metrics_hold_every_step_once_after_a_resume(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train_until(6, tmp_path, out)
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "lo')
+    train(recipe(), files(tmp_path), out)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+
+
+def test_a_finished_run_returns_its_scores_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = train(recipe(), files(tmp_path), out)
+    before = (out / "metrics.jsonl").stat().st_mtime_ns
+    assert train(recipe(), files(tmp_path), out) == first
+    assert (out / "metrics.jsonl").stat().st_mtime_ns == before
+    loaded = load_folder(out)
+    assert loaded.task == "translate" and loaded.scores == first
+
+
+def test_changed_arguments_are_listed_and_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train_until(5, tmp_path, out)
+    with pytest.raises(UsageError) as caught:
+        train(recipe(steps=13, seed=2), files(tmp_path), out)
+    text = str(caught.value)
+    assert "recipe.train.steps was 12 and is now 13" in text
+    assert "recipe.train.seed was 1 and is now 2" in text
+    source, _ = write_pairs(tmp_path)
+    source.write_text(source.read_text().replace("a", "b"))
+    changed = files(tmp_path)
+    source.write_text(source.read_text().replace("b", "c"))
+    with pytest.raises(UsageError, match="files.train"):
+        train(recipe(), changed, out)
+
+
+def test_the_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(recipe(average=3), files(tmp_path), out)
+    kept = sorted(path.name for path in (out / "checkpoints").iterdir())
+    assert kept == ["00000004", "00000008", "00000012"]
+    parts = [load_file(out / "checkpoints" / name / "weights.safetensors") for name in kept]
+    for name, tensor in load_file(out / "model.safetensors").items():
+        mean = torch.stack([part[name].double() for part in parts]).mean(0).float()
+        torch.testing.assert_close(tensor, mean, rtol=1e-6, atol=1e-7)
+
+
+def test_patience_ends_a_run_early_and_says_so(tmp_path: Path) -> None:
+    # a learning rate of next to nothing: the validation loss never falls by being trained longer
+    settings = recipe(
+        steps=40, evaluate_every=1, patience=3, optimiser={"lr": 1e-12}, save_every=100
+    )
+    scores = train(settings, files(tmp_path), tmp_path / "run")
+    assert scores["steps"] < 40
+
+
+def test_a_loss_that_is_not_a_number_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = recipe(
+        steps=400, optimiser={"lr": 1e30, "clip": None}, schedule={"kind": "constant", "warmup": 0}
+    )
+    with pytest.raises(NotANumberError, match=r"the loss of step \d+ is (nan|inf).*lower"):
+        train(settings, files(tmp_path), out)
+    for path in (out / "checkpoints").glob("*/weights.safetensors"):
+        assert load_file(path)
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = tmp_path / "run", resume.save_file
+
+    def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        if "00000008" in str(path):
+            Path(path).write_bytes(b"half a file")
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        real(tensors, path)
+
+    monkeypatch.setattr(resume, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(recipe(), files(tmp_path), out)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["00000004"]
+    monkeypatch.setattr(resume, "save_file", real)
+    straight = tmp_path / "straight"
+    train(recipe(), files(tmp_path), out)
+    train(recipe(), files(tmp_path), straight)
+    assert weights(out) == weights(straight)
+
+
+def test_signals_save_first(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def watch(progress: Progress) -> None:
+        if progress.step == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(StoppedBySignal) as caught:
+        train(recipe(), files(tmp_path), out, watch)
+    assert caught.value.exit_code == 143
+    assert (out / "checkpoints" / "00000006").is_dir()
+    straight = tmp_path / "straight"
+    train(recipe(), files(tmp_path), out)
+    train(recipe(), files(tmp_path), straight)
+    assert weights(out) == weights(straight)
+
+
+def start(folder: Path, out: Path, steps: int) -> subprocess.Popen[bytes]:
+    source, target = write_pairs(folder)
+    settings = folder / "recipe.toml"
+    settings.write_text(RECIPE)
+    arguments = ["train", settings, "--pairs", source, target, "--valid", source, target]
+    arguments += ["--out", out, "--set", f"train.steps={steps}"]
+    command = [sys.executable, "-m", "weft", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def kill_until_done(folder: Path, out: Path, steps: int, kills: int, seed: int) -> int:
+    """Kill the process at random moments, then let it end; how often a kill really hit."""
+    rng, hits = random.Random(seed), 0
+    for _ in range(kills):
+        process = start(folder, out, steps)
+        before = progress_of(out)
+        # some kills fall into the start, most into the work after it
+        if rng.random() < 0.85:
+            wait_for(lambda before=before: progress_of(out) != before, process)
+        time.sleep(rng.random() * 0.25)
+        hits += process.poll() is None
+        process.kill()
+        process.wait()
+        if (out / "model.safetensors").exists():
+            break
+    assert start(folder, out, steps).wait() == 0
+    return hits
+
+
+def progress_of(out: Path) -> tuple[int, int]:
+    metrics = out / "metrics.jsonl"
+    return (metrics.stat().st_mtime_ns, metrics.stat().st_size) if metrics.exists() else (0, 0)
+
+
+def wait_for(is_true, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 60
+    while not is_true() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+def compare_with_a_straight_run(folder: Path, steps: int, kills: int, seed: int) -> int:
+    straight, broken = folder / "straight", folder / "broken"
+    assert start(folder, straight, steps).wait() == 0
+    hits = kill_until_done(folder, broken, steps, kills, seed)
+    assert weights(straight) == weights(broken)
+    scores = [json.loads((out / "scores.json").read_text()) for out in (straight, broken)]
+    assert scores[0]["valid"] == scores[1]["valid"]
+    return hits
+
+
+def test_a_killed_process_ends_with_the_same_weights(tmp_path: Path) -> None:
+    assert compare_with_a_straight_run(tmp_path, steps=60, kills=3, seed=1) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_killed_at_twenty_random_moments_ends_with_the_same_weights(
+    tmp_path: Path,
+) -> None:
+    assert compare_with_a_straight_run(tmp_path, steps=900, kills=30, seed=2) >= 20
