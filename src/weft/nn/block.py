@@ -13,6 +13,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from weft.nn.attention.layer import Attention, Pass
+from weft.nn.dropout import Dropout
 from weft.nn.norm import NormConfig, build_norm
 
 
@@ -25,7 +26,7 @@ class Residual(nn.Module):
         self.placement = norm.placement
         self.norm = build_norm(norm, width)
         self.norm_out = build_norm(norm, width) if norm.placement == "both" else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.placement == "after":

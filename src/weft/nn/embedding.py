@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from weft.core.batch import ForwardBatch
 from weft.core.config import Config
+from weft.nn.dropout import Dropout
 from weft.nn.norm import NormConfig, build_norm
 from weft.nn.positions.base import Position
 
@@ -43,7 +44,7 @@ class Embedding(nn.Module):
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.scale = width**0.5 if config.scale else 1.0
         self.norm = build_norm(norm, width) if config.norm else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, batch: ForwardBatch, position: Position, positions_BT: Tensor) -> Tensor:
         x_BTD = self.words(batch.ids_BT)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from weft.core.choices import pick
 from weft.core.config import Config
 from weft.core.shapes import check_shapes
+from weft.nn.dropout import Dropout
 from weft.nn.experts import Experts, ExpertsConfig, gated_width
 
 
@@ -137,7 +138,7 @@ class Plain(nn.Module):
         self.up = nn.Linear(width, inner, bias=config.bias)
         self.down = nn.Linear(inner, width, bias=config.bias)
         self.activation = ACTIVATIONS[config.kind]
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         check_shapes(x_BTD=x_BTD, D=self.width)
@@ -159,7 +160,7 @@ class Gated(nn.Module):
         self.gate_up = nn.Linear(width, 2 * inner, bias=config.bias)
         self.down = nn.Linear(inner, width, bias=config.bias)
         self.activation = ACTIVATIONS[config.kind]
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         check_shapes(x_BTD=x_BTD, D=self.width)
