@@ -1,5 +1,7 @@
 """Measurements: workloads by name and seed -> rows of numbers, tables and plots.
 
-attention   kernels and patterns over lengths     measure   in turns; peak memory; the machine
-report      tables and plots
+The files:
+    attention   kernels and patterns over lengths
+    measure     seconds in turns, peak memory in children, the machine
+    report      tables and plots
 """

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from weft.core.errors import ConfigError
 from weft.core.kv import DenseView
-from weft.nn.attention.kernels import KERNELS, attend, choose_kernel, flash, schedule, tiled
+from weft.nn.attention.kernels import KERNELS, attend, choose_kernel, flash, tiled
+from weft.nn.attention.kernels import tiles as tiles_module
 from weft.nn.attention.kernels.reference import attention_weights, reference_attention
 from weft.nn.attention.masks import (
     Blocks,
@@ -88,7 +89,7 @@ MASKS = list(masks(T))
 @pytest.fixture(params=[128, 8], ids=["one tile", "many tiles"])
 def tiles(request, monkeypatch):
     """Each test runs with tiles larger than the sequence, and with many small ones."""
-    monkeypatch.setattr(schedule, "TILE", request.param)
+    monkeypatch.setattr(tiles_module, "TILE", request.param)
     monkeypatch.setattr(tiled, "TILE", request.param)
     if request.param == 8:
         monkeypatch.setattr(flash, "WRITTEN_OUT", 100)

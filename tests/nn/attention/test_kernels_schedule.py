@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.kv import DenseView
-from weft.nn.attention.kernels import KERNELS, auto, schedule
+from weft.nn.attention.kernels import KERNELS, auto, schedule, tiles
 from weft.nn.attention.kernels.parts import parts_of
 from weft.nn.attention.kernels.schedule import make_schedule, schedule_of
 from weft.nn.attention.masks import (
@@ -79,11 +79,11 @@ masks = st.recursive(
 def test_every_allowed_pair_is_computed_exactly_once(mask, queries):
     T, start = queries
     where = grid(T=T, start=start)
-    original, schedule.TILE = schedule.TILE, 8
+    original, tiles.TILE = tiles.TILE, 8
     try:
         count = computed(mask, where)
     finally:
-        schedule.TILE = original
+        tiles.TILE = original
     assert count.equal(dense(mask, where).allowed_BTS.expand(B, T, S).long())
 
 
@@ -162,7 +162,7 @@ def test_answers_beyond_the_budget_are_asked_again(monkeypatch):
 
 
 def test_auto_takes_tiles_only_where_they_pay(monkeypatch):
-    monkeypatch.setattr(schedule, "TILE", 8)
+    monkeypatch.setattr(tiles, "TILE", 8)
     monkeypatch.setattr(auto, "LONG", 4000)
     chosen = []
     monkeypatch.setattr(auto, "sparse_attention", lambda *a, **o: chosen.append("sparse"))

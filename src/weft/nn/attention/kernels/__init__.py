@@ -1,14 +1,17 @@
-"""Kernels: ways to compute attention behind one interface.
+"""Kernels: attend(kernel, q, view, mask, bias, scale) -> out, lse. The contract is in ../base.py.
 
-attend(kernel, q, view, mask, bias, scale) -> out, lse
+The table:
+    reference  as in the paper; shows its weights
+    flash      never stores T x S scores: fused, scheduled or tiled, whichever fits
+    sparse     computes only tiles with work
+    auto       flash, or sparse where the mask leaves little work
 
-reference  as in the paper; shows its weights
-flash      never stores T x S scores: fused, sparse or tiled, whichever fits
-sparse     only tiles with work (schedule, parts)
-auto       flash, or sparse where the mask leaves little work
-
-fused      torch's kernel with its corners rounded    tiled    running softmax, any bias
-merge      joins partial results by their lse         flex     FlexAttention, on a GPU
+What they are made of:
+    fused      torch's kernel with its corners rounded
+    scheduled  the fused kernel on tiles with work: parts -> tiles -> schedule, on rows
+    tiled      a running softmax, for any bias
+    merge      joins partial results by their lse
+    flex       FlexAttention, on a GPU
 """
 
 from __future__ import annotations

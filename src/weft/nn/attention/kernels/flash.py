@@ -2,10 +2,10 @@
 
 Three ways, chosen by what the call needs; all are exact:
 
-    fused.py    torch's own kernel: no mask, plain causal, or small masks and biases
-    sparse.py   a larger mask: the fused kernel on the tiles where the mask leaves work
-    tiled.py    softcap, a bias that needs gradients or is large: a running softmax over tiles
-                (reference.py where the scores are so few that storing them is cheaper)
+    fused.py      torch's own kernel: no mask, plain causal, or small masks and biases
+    scheduled.py  a larger mask: the fused kernel on the tiles where the mask leaves work
+    tiled.py      softcap, a bias that needs gradients or is large: a running softmax over tiles
+                  (reference.py where the scores are so few that storing them is cheaper)
 
 Differs from the paper: when one new token meets its cache (T = 1), the query heads of a group stand
 in as queries, so that each key is read once and not once per head.
@@ -24,7 +24,7 @@ from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels import fused
 from weft.nn.attention.kernels.flex import flex_attention, flex_fits
 from weft.nn.attention.kernels.reference import reference_attention
-from weft.nn.attention.kernels.sparse import scheduled
+from weft.nn.attention.kernels.scheduled import scheduled
 from weft.nn.attention.kernels.tiled import tiled_attention
 from weft.nn.attention.masks.dense import Grid, dense
 from weft.nn.attention.masks.distance import Causal

@@ -1,11 +1,12 @@
 """Masks: descriptions of who may see whom, combined by `&`, `|` and `~`.
 
-algebra    And, Or, Not, Full; all_of(a, None, b)
-distance   Causal, Window, Every
-place      Global, Documents, Padding, Prefix, Blocks
-recipes    window, dilated, strided, global_tokens, prefix, random_blocks
-dense      a mask and a Grid -> its matrix, remembered
-ranges     the tables behind the bounds of `place`
+The files:
+    algebra    And, Or, Not, Full; all_of(a, None, b)
+    distance   Causal, Window, Every
+    place      Global, Documents, Padding, Prefix, Blocks
+    recipes    window, dilated, strided, global_tokens, prefix, random_blocks
+    dense      a mask and a Grid -> its matrix, remembered
+    ranges     the tables behind the bounds of `place`
 """
 
 from weft.nn.attention.masks.algebra import And, Full, MaskBase, Not, Or, all_of, is_relative
