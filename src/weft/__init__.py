@@ -8,6 +8,10 @@ The tour: read the rooms in the order in which the data walks through them.
     models/     encoder, decoder and both, put together from those layers
     cache/      what attention keeps of the tokens that came before
     sampling/   logits -> the next token
+    checkpoint/ a model <-> files on disk
+    training/   a recipe and text files -> a model
+    engine/     a loaded model, and what can be asked of it
+    look/       where attention looks, shown
     bench/      what it costs, measured
     cli/        the program `weft`, one file a command
 
@@ -20,9 +24,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.engine.load import load as load
     from weft.models.build import build_model as build_model
     from weft.models.config import ModelConfig as ModelConfig
     from weft.text.tokenizer import Tokenizer as Tokenizer
+    from weft.training.api import train as train
 
 __version__ = "0.1.0.dev0"
 
@@ -30,6 +36,8 @@ PUBLIC = {
     "ModelConfig": "weft.models.config",
     "Tokenizer": "weft.text.tokenizer",
     "build_model": "weft.models.build",
+    "load": "weft.engine.load",
+    "train": "weft.training.api",
 }
 """What we promise: each public name and the module that holds it. The rest may move."""
 

@@ -83,11 +83,11 @@ def bad(folder: Path) -> dict[str, tuple[list[object], int, str]]:
         "empty": (["--text", empty, *out], 1, "empty"),
         "not utf-8": (["--text", broken, *out], 1, "broken, line 2"),
         "missing": (["--text", folder / "no-such", *out], 1, "no-such: there is no such file"),
-        "nothing": ([*out], 2, "none of --pairs, --tsv and --text given"),
+        "nothing": ([*out], 2, "none of pairs, tsv and text given"),
         "both": (
             ["--pairs", source, target, "--text", source, *out],
             2,
-            "--pairs and --text given",
+            "pairs and text given",
         ),
         "one of a pair": (["--pairs", source, *out], 2, "1 training files but pairs are 2"),
         "a file as folder": (["--text", source, "--out", target], 1, "cannot be written to"),

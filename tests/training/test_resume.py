@@ -19,7 +19,7 @@ from weft.checkpoint.native import load_folder
 from weft.core.errors import UsageError
 from weft.training import resume
 from weft.training.loop import NotANumberError, Progress
-from weft.training.run import train
+from weft.training.run import run_training
 from weft.training.signals import StoppedBySignal
 
 from .material import files, recipe, write_pairs
@@ -61,7 +61,7 @@ def train_until(step: int, folder: Path, out: Path, **changes: object) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        train(recipe(**changes), files(folder), out, watch)
+        run_training(recipe(**changes), files(folder), out, watch)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_a_run_cut_off_at_any_step_ends_with_the_same_weights(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    scores = train(recipe(**changes), files(tmp_path), straight)
+    scores = run_training(recipe(**changes), files(tmp_path), straight)
     for step in (2, 4, 5, 9, 11, 12):
         if step != 4 or not broken.exists():
             train_until(step, tmp_path, broken, **changes)
-    again = train(recipe(**changes), files(tmp_path), broken)
+    again = run_training(recipe(**changes), files(tmp_path), broken)
     assert weights(straight) == weights(broken)
     assert scores["valid"] == again["valid"] and scores["steps"] == again["steps"] == 12
 
@@ -87,16 +87,16 @@ def test_metrics_hold_every_step_once_after_a_resume(tmp_path: Path) -> None:
     train_until(6, tmp_path, out)
     with (out / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "lo')
-    train(recipe(), files(tmp_path), out)
+    run_training(recipe(), files(tmp_path), out)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
 
 
 def test_a_finished_run_returns_its_scores_at_once(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = train(recipe(), files(tmp_path), out)
+    first = run_training(recipe(), files(tmp_path), out)
     before = (out / "metrics.jsonl").stat().st_mtime_ns
-    assert train(recipe(), files(tmp_path), out) == first
+    assert run_training(recipe(), files(tmp_path), out) == first
     assert (out / "metrics.jsonl").stat().st_mtime_ns == before
     loaded = load_folder(out)
     assert loaded.task == "translate" and loaded.scores == first
@@ -106,7 +106,7 @@ def test_changed_arguments_are_listed_and_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train_until(5, tmp_path, out)
     with pytest.raises(UsageError) as caught:
-        train(recipe(steps=13, seed=2), files(tmp_path), out)
+        run_training(recipe(steps=13, seed=2), files(tmp_path), out)
     text = str(caught.value)
     assert "recipe.train.steps was 12 and is now 13" in text
     assert "recipe.train.seed was 1 and is now 2" in text
@@ -115,12 +115,12 @@ def test_changed_arguments_are_listed_and_refused(tmp_path: Path) -> None:
     changed = files(tmp_path)
     source.write_text(source.read_text().replace("b", "c"))
     with pytest.raises(UsageError, match="files.train"):
-        train(recipe(), changed, out)
+        run_training(recipe(), changed, out)
 
 
 def test_the_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    train(recipe(average=3), files(tmp_path), out)
+    run_training(recipe(average=3), files(tmp_path), out)
     kept = sorted(path.name for path in (out / "checkpoints").iterdir())
     assert kept == ["00000004", "00000008", "00000012"]
     parts = [load_file(out / "checkpoints" / name / "weights.safetensors") for name in kept]
@@ -134,7 +134,7 @@ def test_patience_ends_a_run_early_and_says_so(tmp_path: Path) -> None:
     settings = recipe(
         steps=40, evaluate_every=1, patience=3, optimiser={"lr": 1e-12}, save_every=100
     )
-    scores = train(settings, files(tmp_path), tmp_path / "run")
+    scores = run_training(settings, files(tmp_path), tmp_path / "run")
     assert scores["steps"] < 40
 
 
@@ -144,7 +144,7 @@ def test_a_loss_that_is_not_a_number_keeps_the_last_checkpoint(tmp_path: Path) -
         steps=400, optimiser={"lr": 1e30, "clip": None}, schedule={"kind": "constant", "warmup": 0}
     )
     with pytest.raises(NotANumberError, match=r"the loss of step \d+ is (nan|inf).*lower"):
-        train(settings, files(tmp_path), out)
+        run_training(settings, files(tmp_path), out)
     for path in (out / "checkpoints").glob("*/weights.safetensors"):
         assert load_file(path)
 
@@ -162,12 +162,12 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
 
     monkeypatch.setattr(resume, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
-        train(recipe(), files(tmp_path), out)
+        run_training(recipe(), files(tmp_path), out)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["00000004"]
     monkeypatch.setattr(resume, "save_file", real)
     straight = tmp_path / "straight"
-    train(recipe(), files(tmp_path), out)
-    train(recipe(), files(tmp_path), straight)
+    run_training(recipe(), files(tmp_path), out)
+    run_training(recipe(), files(tmp_path), straight)
     assert weights(out) == weights(straight)
 
 
@@ -179,12 +179,12 @@ def test_signals_save_first(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(StoppedBySignal) as caught:
-        train(recipe(), files(tmp_path), out, watch)
+        run_training(recipe(), files(tmp_path), out, watch)
     assert caught.value.exit_code == 143
     assert (out / "checkpoints" / "00000006").is_dir()
     straight = tmp_path / "straight"
-    train(recipe(), files(tmp_path), out)
-    train(recipe(), files(tmp_path), straight)
+    run_training(recipe(), files(tmp_path), out)
+    run_training(recipe(), files(tmp_path), straight)
     assert weights(out) == weights(straight)
 
 

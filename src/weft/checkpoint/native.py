@@ -62,6 +62,8 @@ def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
             "wrote it.",
             path / CONFIG,
         )
+    if not isinstance(values.get("model"), dict) or "task" not in values:
+        raise DataError("has no model or no task in it. Copy the file again.", path / CONFIG)
     model = build_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG)))
     load_weights(path / WEIGHTS, model)
     scores = read_settings(path / SCORES) if (path / SCORES).is_file() else {}

@@ -48,6 +48,8 @@ COMMANDS = {
     "info": Command("weft.cli.info", "What a model or recipe is made of, and what it costs."),
     "tokenize": Command("weft.cli.tokenize", "Show the tokens and ids that text becomes."),
     "train": Command("weft.cli.train", "Train a model on your own text, or go on training it."),
+    "translate": Command("weft.cli.translate", "Translate text, line by line."),
+    "eval": Command("weft.cli.eval", "Score a model: BLEU, chrF, exact match or perplexity."),
     "bench": Command("weft.cli.bench", "Measure speed and memory."),
 }
 

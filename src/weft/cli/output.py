@@ -77,6 +77,8 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
     from rich.progress import Progress
 
     console = Console(file=sys.stderr)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(what, total=total)
         yield lambda amount: bar.advance(task, amount)

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from weft.cli.output import print_json, say
-from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from weft.training.data.files import Files
-    from weft.training.settings import Recipe
+    from weft.training.settings import DataConfig, Recipe
 
 MANY = ("--pairs", "--text", "--valid")
 
@@ -73,16 +71,19 @@ def command(
 
     The tokenizer is trained from the same files. DIR then holds everything that the model needs.
     """
+    from weft.cli.scoring import greedy_scorer
     from weft.cli.watching import watch_training
     from weft.core.device import choose_device
-    from weft.training.run import train
+    from weft.training.api import files_of
+    from weft.training.run import run_training
     from weft.training.signals import StoppedBySignal
 
     settings = read_recipe(recipe, change or [])
-    files = choose_files(pairs, tsv, columns, text, objective, valid)
+    files = files_of(choose_data(settings, pairs, tsv, columns, text, objective, valid))
     try:
         with watch_training(settings.train.steps) as watch:
-            scores = train(settings, files, out, watch, device=choose_device(device))
+            place = choose_device(device)
+            scores = run_training(settings, files, out, watch, greedy_scorer, place)
     except StoppedBySignal as stopped:
         say(f"stopped and saved in {out}; the same command goes on from there")
         raise typer.Exit(stopped.exit_code) from None
@@ -110,29 +111,28 @@ def read_recipe(path: Path | None, changes: list[str]) -> Recipe:
     return Recipe.from_dict(with_overrides(values, overrides, Recipe), where)
 
 
-def choose_files(
+def choose_data(
+    recipe: Recipe,
     pairs: list[Path] | None,
     tsv: Path | None,
     columns: tuple[int, int],
     text: list[Path] | None,
     objective: Literal["lm", "mlm"],
     valid: list[Path] | None,
-) -> Files:
-    """The files of the run; exactly one of the three forms must be given."""
-    from weft.training.data.files import Files
+) -> DataConfig:
+    """The files of the arguments, or, where there are none, those of the recipe."""
+    from weft.training.settings import DataConfig
 
-    given = [
-        name for name, value in (("--pairs", pairs), ("--tsv", tsv), ("--text", text)) if value
-    ]
-    if len(given) != 1:
-        told = " and ".join(given) or "none of --pairs, --tsv and --text"
-        raise UsageError(f"{told} given: a run learns from exactly one of the three.")
-    held_out = tuple(valid or ())
-    if text:
-        return Files(objective, tuple(text), held_out)
-    if tsv:
-        return Files("translate", (tsv,), held_out, columns)
-    return Files("translate", tuple(pairs or ()), held_out)
+    if not (pairs or tsv or text or valid):
+        return recipe.data
+    return DataConfig(
+        pairs=tuple(map(str, pairs or ())),
+        tsv=str(tsv or ""),
+        columns=columns,
+        text=tuple(map(str, text or ())),
+        objective=objective,
+        valid=tuple(map(str, valid or ())),
+    )
 
 
 def describe(scores: dict[str, Any]) -> str:

@@ -32,6 +32,8 @@ LETTERS = {
     "P": "pages",
     "R": "rows in a page",
     "E": "experts",
+    "W": "beams of a sentence",
+    "X": "candidates of a step",
 }
 
 CHECKING = os.environ.get("WEFT_CHECK") == "1"

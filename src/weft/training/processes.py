@@ -8,6 +8,7 @@ the mean instead, so the loop multiplies the loss by their number before it goes
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -157,5 +158,7 @@ def join(device: torch.device) -> Iterator[Processes]:
     dist.init_process_group(backend, timeout=timedelta(minutes=30))
     try:
         yield Processes(rank, world, device)
+        gc.collect()  # DDP must let go of the group before it goes, or leaving may hang
+        dist.barrier()
     finally:
         dist.destroy_process_group()

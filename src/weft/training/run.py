@@ -51,7 +51,7 @@ class Corpus:
     valid_pairs: list[Pair]
 
 
-def train(
+def run_training(
     recipe: Recipe,
     files: Files,
     out: Path,
@@ -61,24 +61,39 @@ def train(
 ) -> dict[str, Any]:
     """Train, or go on training, the model in `out`; its scores. See the module's docstring."""
     with join(torch.device(device)) as processes:
-        processes.first_does(lambda: open_folder(recipe, files, out))
-        if (out / SCORES).is_file():
-            log.info("run=finished out=%s", out)
-            return read_settings(out / SCORES)
-        processes.first_does(lambda: make_tokenizer(recipe, files, out))
-        tokenizer = Tokenizer.load(out)
-        corpus = read_corpus(recipe, files, tokenizer, processes)
-        trainer = build_trainer(recipe, files, out, corpus, tokenizer, translate, processes)
-        if trainer.resume():
-            log.info("resume step=%d out=%s", trainer.state.step, out)
-        with stop_on_signals() as stop:
-            trainer.run(watch, stop)
-        return finish(trainer, files, out, corpus, tokenizer)
+        # a function of its own: the model's links to other processes must be gone before they are
+        return run_in(processes, recipe, files, out, watch, translate)
+
+
+def run_in(
+    processes: Processes,
+    recipe: Recipe,
+    files: Files,
+    out: Path,
+    watch: Watch,
+    translate: MakeTranslate | None,
+) -> dict[str, Any]:
+    """One process's part of the run."""
+    processes.first_does(lambda: open_folder(recipe, files, out))
+    if (out / SCORES).is_file():
+        log.info("run=finished out=%s", out)
+        return read_settings(out / SCORES)
+    processes.first_does(lambda: make_tokenizer(recipe, files, out))
+    tokenizer = Tokenizer.load(out)
+    corpus = read_corpus(recipe, files, tokenizer, processes)
+    trainer = build_trainer(recipe, files, out, corpus, tokenizer, translate, processes)
+    if trainer.resume():
+        log.info("resume step=%d out=%s", trainer.state.step, out)
+    with stop_on_signals() as stop:
+        trainer.run(watch, stop)
+    return finish(trainer, files, out, corpus, tokenizer)
 
 
 def open_folder(recipe: Recipe, files: Files, out: Path) -> None:
     """Make the folder and write down what this run is, or find the same run there."""
-    described = {"recipe": recipe.to_dict(), "files": files.fingerprint()}
+    settings = recipe.to_dict()
+    del settings["data"]  # files count by what they hold, not by where they lie
+    described = {"recipe": settings, "files": files.fingerprint()}
     try:
         if not refuse_changes(out / "run.json", described):
             out.mkdir(parents=True, exist_ok=True)

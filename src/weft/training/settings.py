@@ -1,8 +1,6 @@
 """`Recipe`: everything that decides what a run learns, from one TOML file and `--set` on top.
 
-    [model]  the layers        [tokenizer]  text to ids        [train]  how it learns
-
-The files to learn from are arguments of the run, not of the recipe.
+[model] the layers   [tokenizer] text to ids   [train] how it learns   [data] from what
 """
 
 from __future__ import annotations
@@ -64,9 +62,26 @@ class TrainConfig(Config):
     seed: int = Field(1, ge=0)
 
 
-class Recipe(Config):
-    """A whole run, but for its files."""
+class DataConfig(Config):
+    """The files of a run and its folder, where they are not arguments of the command."""
 
+    pairs: tuple[str, ...] = ()
+    """A source and a target file."""
+    tsv: str = ""
+    columns: tuple[int, int] = (1, 2)
+    """Source and target column of the TSV file, counted from 1."""
+    text: tuple[str, ...] = ()
+    objective: Literal["lm", "mlm"] = "lm"
+    valid: tuple[str, ...] = ()
+    """Validation files, in the same form."""
+    out: str = ""
+    """The model folder."""
+
+
+class Recipe(Config):
+    """A whole run."""
+
+    data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     train: TrainConfig = TrainConfig()
@@ -78,6 +93,12 @@ class Recipe(Config):
                 f"train.bpe_dropout is {train.bpe_dropout} but tokenizer.kind is {tokenizer.kind}: "
                 "only BPE has merges to leave out. Set tokenizer.kind = bpe, or bpe_dropout = 0.",
                 ("train.bpe_dropout", "tokenizer.kind"),
+            )
+        if train.shard and train.optimiser.kind == "muon":
+            yield Problem(
+                "train.shard is true but train.optimiser.kind is muon: Muon's step needs whole "
+                "matrices. Set train.optimiser.kind = adamw, or train.shard = false.",
+                ("train.shard", "train.optimiser.kind"),
             )
         length = train.sample_len
         if length is not None and length > self.model.max_len:

@@ -1,0 +1,163 @@
+"""`weft eval`: a model and held-out text -> BLEU, chrF and exact match, or perplexity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from weft.cli.output import print_json, print_table, progress
+from weft.cli.translate import (
+    BatchTokens,
+    Beam,
+    Device,
+    LengthPenalty,
+    MaxTokens,
+    Model,
+    one_line,
+    say_cut,
+)
+from weft.core.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from weft.engine.model import LoadedModel
+
+Pairs = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="SRC REF", help="Sources and references, line by line."),
+]
+Tsv = Annotated[str | None, typer.Option(metavar="FILE", help="Pairs in one file, tabs between.")]
+Columns = Annotated[
+    tuple[int, int], typer.Option(metavar="SRC REF", help="Columns of --tsv, counted from 1.")
+]
+Text = Annotated[str | None, typer.Option(metavar="FILE", help="Text, for perplexity.")]
+Documents = Annotated[
+    Literal["line", "file"], typer.Option(help="What --text stands for: each line, or all of it.")
+]
+Lowercase = Annotated[bool, typer.Option("--lowercase", help="Compare without upper case.")]
+Tokenize = Annotated[
+    Literal["13a", "moses", "zh", "char", "none"],
+    typer.Option(help="How BLEU cuts text into words."),
+]
+Language = Annotated[str, typer.Option(help="Language of the references, for moses.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the translations there, one a line.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+
+
+def command(
+    model: Model,
+    pairs: Pairs = None,
+    tsv: Tsv = None,
+    columns: Columns = (1, 2),
+    text: Text = None,
+    documents: Documents = "line",
+    beam: Beam = 1,
+    length_penalty: LengthPenalty = 1.0,
+    max_tokens: MaxTokens = None,
+    batch_tokens: BatchTokens = 4096,
+    lowercase: Lowercase = False,
+    tokenize: Tokenize = "13a",
+    language: Language = "en",
+    out: Out = None,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Score a model: BLEU, chrF and exact match on pairs, or perplexity on text.
+
+    \b
+    Example:
+      weft eval runs/en-de --pairs test.en test.de --beam 5
+      weft eval runs/en-de --pairs test.en test.de --lowercase --tokenize moses --language de
+      weft eval runs/dates --tsv test.tsv --columns 1 2 --json
+      weft eval runs/lm --text test.txt
+
+    BLEU and chrF go from 0 to 100 and come with sacreBLEU's signature; exact match is the share
+    of equal lines.
+    """
+    refuse_mixture(pairs, tsv, text, out)
+    if out is not None:
+        write_lines(out, [], mode="a")
+    from weft.engine.load import load
+
+    loaded = load(model, device)
+    if text is not None:
+        result = score_text(loaded, text, documents, batch_tokens)
+    else:
+        lines = read_both(pairs, tsv, columns)
+        search = (beam, length_penalty, max_tokens, batch_tokens)
+        hypotheses = translate_all(loaded, [source for source, _ in lines], search)
+        if out is not None:
+            write_lines(out, hypotheses)
+        references = [reference for _, reference in lines]
+        result = score_lines(hypotheses, references, tokenize, lowercase, language)
+    print_json(result) if json else print_table(["score", "value"], list(result.items()))
+
+
+def refuse_mixture(
+    pairs: tuple[str, str] | None, tsv: str | None, text: str | None, out: Path | None
+) -> None:
+    """A UsageError unless there is exactly one thing to score."""
+    named = {"--pairs": pairs, "--tsv": tsv, "--text": text}
+    given = [name for name, value in named.items() if value is not None]
+    if not given:
+        raise UsageError("there is nothing to score. Give --pairs SRC REF, --tsv FILE or --text.")
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} cannot stand together. Choose one.")
+    if text is not None and out is not None:
+        raise UsageError("--out holds translations, but --text has none. Leave --out out.")
+
+
+def read_both(
+    pairs: tuple[str, str] | None, tsv: str | None, columns: tuple[int, int]
+) -> list[tuple[str, str]]:
+    """Sources with their references."""
+    from weft.text.corpus import read_columns, read_pairs
+
+    if pairs is not None:
+        return list(read_pairs(*pairs))
+    assert tsv is not None, "refuse_mixture has seen to it"
+    if min(columns) < 1:
+        raise UsageError(f"--columns is {columns[0]} {columns[1]}: columns are counted from 1.")
+    return [(row[0], row[1]) for row in read_columns(tsv, columns)]
+
+
+def translate_all(
+    loaded: LoadedModel, sources: list[str], search: tuple[int, float, int | None, int]
+) -> list[str]:
+    """One translation a source, each on one line."""
+    loaded.tokenizer.report.was_said = True
+    with progress("translating", len(sources)) as step:
+        found = loaded.translate(sources, *search, step)
+    say_cut(loaded)
+    return [one_line(text) for text in found]
+
+
+def score_lines(
+    hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, language: str
+) -> dict[str, Any]:
+    from weft.text.scores import score
+
+    scores = score(hypotheses, references, tokenize, lowercase, language)
+    return {**scores.to_dict(), "lines": len(references)}
+
+
+def score_text(loaded: LoadedModel, text: str, documents: str, batch_tokens: int) -> dict[str, Any]:
+    from weft.text.corpus import read_lines
+
+    lines = list(read_lines(text))
+    texts = lines if documents == "line" else ["\n".join(lines) + "\n"]
+    with progress("reading") as step:
+        loss = loaded.loss(texts, batch_tokens, step)
+    return {"perplexity": loss.perplexity, "loss": loss.per_token, "tokens": loss.tokens}
+
+
+def write_lines(path: Path, lines: list[str], mode: Literal["w", "a"] = "w") -> None:
+    """Write one line each. With no lines and mode "a", only try, before hours of work."""
+    try:
+        with path.open(mode, encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    except OSError as error:
+        raise DataError(f"cannot be written ({error.strerror}). Name another file.", path) from None

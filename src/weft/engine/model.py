@@ -1,0 +1,227 @@
+"""`LoadedModel`: what `weft.load(path)` returns. Texts in, texts out; ids stay inside.
+
+    m.translate(["..."], beam=4)            encoder-decoder: one text for each, in order
+    m.generate("...", stream=True)          decoder: the text that follows, piece by piece
+    m.perplexity(["..."])                   decoder: how well it foresees texts
+
+What a kind of model cannot do is a UsageError that names the kind and what to use instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, overload
+
+import torch
+
+from weft.checkpoint.native import Checkpoint
+from weft.core.errors import UsageError
+from weft.engine.loss import TextLoss, text_loss
+from weft.engine.stream import pieces, stream_ids
+from weft.models.beam import Hypothesis, beam_search
+from weft.models.decoder import Decoder
+from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.generate import check_prompts
+from weft.sampling.settings import SamplingConfig
+from weft.text.batches import batches
+
+BATCH_TOKENS = 4096
+DEFAULT_NEW_TOKENS = 128
+
+Progress = Callable[[int], None]
+"""Called with the number of texts that were just finished."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation and the score of its beam; None where there was nothing to translate."""
+
+    text: str
+    score: float | None
+
+
+class LoadedModel:
+    """A model in eval mode with its tokenizer. It never changes."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.model, self.tokenizer = checkpoint.model.eval(), checkpoint.tokenizer
+        self.task, self.scores = checkpoint.task, checkpoint.scores
+
+    @property
+    def kind(self) -> str:
+        """encoder-decoder, decoder or encoder."""
+        return self.model.config.kind
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_tokens: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """One translation a text, in order; see `translate_scored`."""
+        found = self.translate_scored(
+            texts, beam, length_penalty, max_tokens, batch_tokens, progress
+        )
+        return [one.text for one in found]
+
+    def translate_scored(
+        self,
+        texts: Sequence[str],
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_tokens: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+    ) -> list[Translation]:
+        """One translation a text, in order; white space alone gives "".
+
+        `max_tokens` None: twice the source and 10 more, as far as the model reaches.
+        `batch_tokens`: source tokens times beams that are computed together. A source longer than
+        the model's max_len is cut, which the tokenizer's report counts.
+        """
+        model = self.encoder_decoder()
+        refuse_one_text(texts)
+        results = [Translation("", None) for _ in texts]
+        rows = [row for row, text in enumerate(texts) if text.strip()]
+        max_len = model.config.max_len
+        sources = self.tokenizer.encode_batch([texts[row] for row in rows], max_len=max_len)
+        limits = [
+            default_limit(source, max_len) if max_tokens is None else max_tokens
+            for source in sources
+        ]
+        lengths = [len(source) * max(1, beam) for source in sources]
+        for batch in batches(lengths, batch_tokens) if rows else []:
+            hypotheses = self.search(
+                [sources[i] for i in batch], [limits[i] for i in batch], beam, length_penalty
+            )
+            for index, best in zip(batch, hypotheses, strict=True):
+                results[rows[index]] = Translation(self.tokenizer.decode(best.ids), best.score)
+            if progress is not None:
+                progress(len(batch))
+        return results
+
+    def search(
+        self, sources: Sequence[list[int]], limits: list[int], beam: int, length_penalty: float
+    ) -> list[Hypothesis]:
+        """The best hypothesis of each source."""
+        begin, end = self.tokenizer.id_of("begin"), self.tokenizer.id_of("end")
+        prompts, model = [[begin]] * len(sources), self.encoder_decoder()
+        found = beam_search(model, prompts, limits, end, beam, length_penalty, sources)
+        return [best for best, *_ in found]
+
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int | None = None,
+        stream: Literal[False] = False,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 0,
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int | None = None,
+        *,
+        stream: Literal[True],
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 0,
+    ) -> Iterator[str]: ...
+
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int | None = None,
+        stream: bool = False,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 0,
+    ) -> str | Iterator[str]:
+        """The text that follows a prompt, or with `stream` its pieces as they come.
+
+        `max_tokens` None: 128, as far as the model reaches. The other settings are those of
+        SamplingConfig; temperature 0 is greedy.
+        """
+        model = self.decoder("generate")
+        sampling = SamplingConfig(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+        )
+        # never cut: a prompt without its end would be continued at the wrong place
+        body = self.tokenizer.encode(prompt, add_special=False, max_len=sys.maxsize)
+        ids = [*self.tokenizer.frame[0], *body]
+        if max_tokens is None:
+            max_tokens = max(1, min(DEFAULT_NEW_TOKENS, model.config.max_len - len(ids)))
+        if max_tokens < 1:
+            raise UsageError(f"max_tokens is {max_tokens}: it must be at least 1.")
+        check_prompts(model, [ids], max_tokens, None)
+        tokens = stream_ids(model, ids, max_tokens, self.tokenizer.end_id, sampling)
+        texts = pieces(self.tokenizer, tokens)
+        return texts if stream else "".join(texts)
+
+    def loss(
+        self,
+        texts: Sequence[str],
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+    ) -> TextLoss:
+        """Summed loss and number of tokens over all texts."""
+        model = self.decoder("perplexity")
+        refuse_one_text(texts)
+        return text_loss(model, self.tokenizer, texts, batch_tokens, progress or ignore)
+
+    def perplexity(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> float:
+        """exp of the mean loss per token over all texts."""
+        return self.loss(texts, batch_tokens).perplexity
+
+    def encoder_decoder(self) -> EncoderDecoder:
+        if not isinstance(self.model, EncoderDecoder):
+            other = " `generate` continues a text." if isinstance(self.model, Decoder) else ""
+            raise UsageError(
+                f"this model is of kind {self.kind}: translate needs an encoder-decoder, which "
+                f"reads a source.{other}"
+            )
+        return self.model
+
+    def decoder(self, what: str) -> Decoder:
+        if not isinstance(self.model, Decoder):
+            is_pair = isinstance(self.model, EncoderDecoder)
+            other = " `translate` is what this one does." if is_pair else ""
+            raise UsageError(
+                f"this model is of kind {self.kind}: {what} needs a decoder, which goes on from "
+                f"the text before.{other}"
+            )
+        return self.model
+
+
+def default_limit(source: Sequence[int], max_len: int) -> int:
+    """Tokens that a translation may have: the begin token takes one place of max_len."""
+    return max(1, min(2 * len(source) + 10, max_len - 1))
+
+
+def refuse_one_text(texts: Sequence[str]) -> None:
+    """A str is a sequence of str too: each of its characters would be taken for a text."""
+    if isinstance(texts, str):
+        raise UsageError("texts is one str: give a list of them. Use [text] for one.")
+
+
+def ignore(amount: int) -> None:
+    """Progress that nobody watches."""
