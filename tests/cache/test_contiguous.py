@@ -109,3 +109,20 @@ def test_lengths_are_reordered_with_their_rows() -> None:
     store = filled(lengths=torch.tensor([2, 1]))
     store.reorder(torch.tensor([1, 0, 1]))
     assert store.start.tolist() == [1, 2, 1]
+
+
+def test_slots_that_hold_nothing_are_zero_after_rows_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter rows are read up to the longest one's end, so their free slots must be numbers."""
+
+    def dirty(self: torch.Tensor, *shape: int) -> torch.Tensor:
+        return torch.full(shape, torch.nan, dtype=self.dtype)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", dirty)
+    store = cache()
+    store.extend(0, rows([1, 2, 3], [4, 99, 99]))
+    store.advance(torch.tensor([3, 1]))
+    store.reorder(torch.tensor([1, 0, 1]))
+    back = store.extend(0, rows([5], [6], [7]))
+    assert all(tensor.isfinite().all() for tensor in back.values())
+    assert back["k"][0, :2, 0, 0].tolist() == [4, 5]
+    assert back["k"][1, :, 0, 0].tolist() == [1, 2, 3, 6]

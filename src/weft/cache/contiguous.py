@@ -100,7 +100,8 @@ def moved(stored: Tensor, index_B: Tensor, used: int) -> Tensor:
     """Rows of stored [B, max_len, ...] by index; only the first `used` slots hold anything. While
     the number of rows stays, only those that come from elsewhere are copied, in place."""
     if len(index_B) != len(stored):
-        result = stored.new_empty(len(index_B), *stored.shape[1:])
+        # zeros, not whatever memory held: a masked key's weight is 0, and 0 times NaN is NaN
+        result = stored.new_zeros(len(index_B), *stored.shape[1:])
         result[:, :used] = stored[:, :used].index_select(0, index_B)
         return result
     here_B = torch.arange(len(index_B), device=index_B.device)
