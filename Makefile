@@ -26,8 +26,8 @@ $(BIN)/python:
 	       "Name one that is: make setup PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-run: setup ## Do the main job: what each kind of attention head costs, side by side
-	$(BIN)/weft info recipes/tiny.toml --compare heads
+run: setup ## Train the demo model: dates in 30 languages become ISO dates
+	$(BIN)/weft demo --out runs/demo
 
 test: setup ## Run the tests
 	$(BIN)/python -m pytest -q -m 'not slow'

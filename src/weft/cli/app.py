@@ -45,6 +45,7 @@ class Command:
 
 
 COMMANDS = {
+    "demo": Command("weft.cli.demo", "From nothing to a model that reads dates in 30 languages."),
     "info": Command("weft.cli.info", "What a model or recipe is made of, and what it costs."),
     "tokenize": Command("weft.cli.tokenize", "Show the tokens and ids that text becomes."),
     "train": Command("weft.cli.train", "Train a model on your own text, or go on training it."),

@@ -64,6 +64,48 @@ def attention(
         say(f"drawn in {plot}")
 
 
+@app.command("train")
+def train(
+    systems: Annotated[
+        str | None, typer.Option(help="Of weft, marian and torch; by default all installed.")
+    ] = None,
+    batch_tokens: Annotated[int, typer.Option(min=64, help="Target tokens in a batch.")] = 4096,
+    batches: Annotated[int, typer.Option(min=1, help="Batches in a round.")] = 6,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the median counts.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the processor.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of words, lengths and weights.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Target tokens a second of a training step, beside transformers' Marian and torch's own.
+
+    Transformer-Tiny's size; the same batches for all, in turns.
+
+    \b
+    Example:
+      weft bench train
+      weft bench train --systems weft,torch --json
+    """
+    import torch
+
+    from weft.bench import train as work
+
+    torch.set_num_threads(threads)
+    names = words(systems) if systems else work.installed()
+    names = ["weft", *(name for name in names if name != "weft")]
+    load = work.Workload(batch_tokens=batch_tokens, num_batches=batches, seed=seed)
+    with progress(f"{len(names)} systems", len(names) * repeats) as step:
+        found = work.measure(names, load, repeats, step)
+    if json:
+        print_json(found)
+        return
+    ratios = found["ratios"]
+    rows = [
+        [row["system"], row["tokens_per_second"], ratios.get(f"weft/{row['system']}", 1.0)]
+        for row in found["rows"]
+    ]
+    print_table(["system", "target tokens/s", "weft is faster by"], rows)
+
+
 def words(text: str) -> list[str]:
     """The parts of a text between commas."""
     return [word.strip() for word in text.split(",") if word.strip()]

@@ -1,0 +1,232 @@
+"""Training speed: the same batches through Weft and its peers, in turns -> target tokens a second.
+
+    weft     batch_loss, as `weft train` calls it
+    marian   transformers' MarianMTModel, where transformers is installed
+    torch    torch.nn.Transformer with embeddings and a tied output, as one would write it by hand
+
+All have the size of recipes/tiny.toml, dropout, label smoothing, gradient clipping and
+torch's fused AdamW; a step is batch -> loss -> gradients -> new weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.bench.measure import in_turns, machine
+from weft.core.choices import pick
+from weft.models.build import build_model
+from weft.models.config import ModelConfig
+from weft.text.batches import batches
+from weft.text.samples import IGNORE
+from weft.training.data.base import Batch
+from weft.training.loss import LossRule
+from weft.training.objective import batch_loss
+from weft.training.optimiser import OptimiserConfig, build_optimisers
+
+WIDTH, FEEDFORWARD, HEADS, LAYERS, DROPOUT, SMOOTHING = 128, 256, 4, 4, 0.3, 0.1
+Step = Callable[[Batch], None]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sentences of Multi30k's lengths with random words."""
+
+    vocab_size: int = 9700
+    batch_tokens: int = 4096
+    num_batches: int = 6
+    seed: int = 0
+
+    def batches(self) -> list[Batch]:
+        """A few batches, as `weft train` would cut them."""
+        rng = np.random.default_rng(self.seed)
+        target = np.clip(rng.lognormal(math.log(14), 0.33, 6000).round(), 4, 60).astype(int)
+        source = np.clip((target * rng.normal(0.95, 0.12, 6000)).round(), 4, 60).astype(int)
+        lengths = np.stack((source, target), axis=1)
+        chosen = batches(lengths, self.batch_tokens, self.seed)[: self.num_batches]
+        return [self.one(lengths[rows], rng) for rows in chosen]
+
+    def one(self, lengths: Any, rng: np.random.Generator) -> Batch:
+        source_lengths_B, lengths_B = (torch.from_numpy(lengths[:, side]) for side in (0, 1))
+        source_BS = self.words(len(lengths), int(source_lengths_B.max()), rng)
+        ids_BT = self.words(len(lengths), int(lengths_B.max()), rng)
+        targets_BT = ids_BT.roll(-1, 1)
+        is_padding_BT = torch.arange(ids_BT.shape[1]) >= lengths_B[:, None]
+        targets_BT[is_padding_BT] = IGNORE
+        return Batch(ids_BT, lengths_B, targets_BT, source_BS, source_lengths_B)
+
+    def words(self, rows: int, length: int, rng: np.random.Generator) -> Tensor:
+        return torch.from_numpy(rng.integers(1, self.vocab_size, (rows, length)))
+
+
+def real_tokens(batch: Batch) -> int:
+    return int((batch.targets_BT != IGNORE).sum())
+
+
+def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Step:
+    """One training step of any system: its loss, then the same optimiser for all."""
+    optimisers = build_optimisers(model, OptimiserConfig(lr=1e-3))
+    model.train()
+
+    def step(batch: Batch) -> None:
+        loss_of(batch).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    return step
+
+
+def weft_step(workload: Workload) -> Step:
+    config = ModelConfig(
+        vocab_size=workload.vocab_size,
+        width=WIDTH,
+        num_layers=LAYERS,
+        max_len=256,
+        dropout=DROPOUT,
+        attention={"num_heads": HEADS, "bias": True},
+        feedforward={"kind": "relu", "width": FEEDFORWARD},
+        norm={"placement": "after"},
+        embedding={"tied": "all", "scale": True},
+    )
+    model = build_model(config)
+    rule = LossRule(SMOOTHING)
+    return stepper(model, lambda batch: batch_loss(model, batch, rule) / real_tokens(batch))
+
+
+def marian_step(workload: Workload) -> Step:
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig(
+        vocab_size=workload.vocab_size,
+        d_model=WIDTH,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        encoder_ffn_dim=FEEDFORWARD,
+        decoder_ffn_dim=FEEDFORWARD,
+        dropout=DROPOUT,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        activation_function="relu",
+        max_position_embeddings=256,
+        scale_embedding=True,
+        pad_token_id=0,
+        decoder_start_token_id=0,
+    )
+    model = MarianMTModel(config)
+
+    def loss(batch: Batch) -> Tensor:
+        assert batch.source_BS is not None and batch.source_lengths_B is not None
+        is_real_BS = torch.arange(batch.source_BS.shape[1]) < batch.source_lengths_B[:, None]
+        logits_BTV = model(
+            input_ids=batch.source_BS,
+            attention_mask=is_real_BS.long(),
+            decoder_input_ids=batch.ids_BT,
+            use_cache=False,
+        ).logits
+        return smoothed_loss(logits_BTV, batch.targets_BT)
+
+    return stepper(model, loss)
+
+
+class HandMade(nn.Module):
+    """torch.nn.Transformer with what it lacks: words, sinusoidal positions and a tied output."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocab_size, WIDTH)
+        self.layers = nn.Transformer(
+            WIDTH, HEADS, LAYERS, LAYERS, FEEDFORWARD, DROPOUT, batch_first=True
+        )
+        self.dropout = nn.Dropout(DROPOUT)
+        self.register_buffer("waves_SD", waves(256), persistent=False)
+
+    def embed(self, ids_BT: Tensor) -> Tensor:
+        x_BTD = self.words(ids_BT) * math.sqrt(WIDTH)
+        return self.dropout(x_BTD + self.get_buffer("waves_SD")[: ids_BT.shape[1]])
+
+    def forward(self, batch: Batch) -> Tensor:
+        assert batch.source_BS is not None and batch.source_lengths_B is not None
+        is_pad_BS = torch.arange(batch.source_BS.shape[1]) >= batch.source_lengths_B[:, None]
+        T = batch.ids_BT.shape[1]
+        x_BTD = self.layers(
+            self.embed(batch.source_BS),
+            self.embed(batch.ids_BT),
+            tgt_mask=torch.ones(T, T, dtype=torch.bool).triu(1),
+            src_key_padding_mask=is_pad_BS,
+            memory_key_padding_mask=is_pad_BS,
+            tgt_is_causal=True,
+        )
+        return F.linear(x_BTD, self.words.weight)
+
+
+def torch_step(workload: Workload) -> Step:
+    model = HandMade(workload.vocab_size)
+    return stepper(model, lambda batch: smoothed_loss(model(batch), batch.targets_BT))
+
+
+def waves(length: int) -> Tensor:
+    """Sinusoidal positions (Vaswani 2017)."""
+    speeds = torch.exp(torch.arange(0, WIDTH, 2) * (-math.log(10000.0) / WIDTH))
+    angles = torch.arange(length)[:, None] * speeds
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
+def smoothed_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    return F.cross_entropy(
+        logits_BTV.flatten(0, 1),
+        targets_BT.flatten(),
+        ignore_index=IGNORE,
+        label_smoothing=SMOOTHING,
+    )
+
+
+SYSTEMS: dict[str, Callable[[Workload], Step]] = {
+    "weft": weft_step,
+    "marian": marian_step,
+    "torch": torch_step,
+}
+
+
+def installed() -> list[str]:
+    """The systems that can be measured here."""
+    return [name for name in SYSTEMS if name != "marian" or find_spec("transformers")]
+
+
+def measure(
+    names: Sequence[str],
+    workload: Workload,
+    repeats: int,
+    step: Callable[[int], None] = lambda amount: None,
+) -> dict[str, Any]:
+    """{"rows": [{"system", "tokens_per_second"}], "ratios": {...}, "machine": {...}}."""
+    torch.manual_seed(workload.seed)
+    work, steps = workload.batches(), {n: pick(SYSTEMS, n, "system")(workload) for n in names}
+    tokens = sum(real_tokens(batch) for batch in work)
+    for one in steps.values():
+        one(work[0])  # what only a first call pays is not counted
+
+    def seconds(name: str) -> list[float]:
+        begin = time.perf_counter()
+        for batch in work:
+            steps[name](batch)
+        return [time.perf_counter() - begin]
+
+    times = dict(zip(names, in_turns(names, seconds, repeats, step), strict=True))
+    speeds = {name: tokens / values[0] for name, values in times.items()}
+    rows = [{"system": name, "tokens_per_second": speed} for name, speed in speeds.items()]
+    ratios = {f"weft/{n}": speeds["weft"] / s for n, s in speeds.items() if n != "weft"}
+    settings = {**vars(workload), "repeats": repeats, "tokens": tokens}
+    return {"rows": rows, "ratios": ratios, "machine": machine(), "settings": settings}

@@ -1,0 +1,99 @@
+"""A model, a source and a target -> what each written token looked at in the source.
+
+Attaches from outside: hooks on `decoder.blocks.N.cross.weights`, removed after one pass. Row t has
+the weights with which token t of `written` was chosen, so rows are shifted by one against what the
+decoder read: <begin> is read, the first token is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from weft.core.batch import ForwardBatch
+from weft.core.errors import UsageError
+from weft.models.build import Model
+from weft.models.encoder_decoder import EncoderDecoder
+from weft.text.spans import Tokens, is_byte
+from weft.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class CrossAttention:
+    """Weights by layer and head, with the tokens they stand between."""
+
+    read: list[str]
+    """S source tokens: whole characters, spaces as they are."""
+    written: list[str]
+    """T target tokens, the end token included."""
+    weights_LHTS: NDArray[np.float32]
+
+    def mean(self) -> NDArray[np.float32]:
+        """weights_TS, the mean of all heads of all layers."""
+        return self.weights_LHTS.mean(axis=(0, 1))
+
+    def sharpest(self) -> tuple[int, int]:
+        """(layer, head) whose rows each look most at a single token, counted from 0."""
+        peaks_LH = self.weights_LHTS.max(axis=-1).mean(axis=-1)
+        layer, head = np.unravel_index(int(peaks_LH.argmax()), peaks_LH.shape)
+        return int(layer), int(head)
+
+
+@torch.inference_mode()
+def cross_attention(model: Model, tokenizer: Tokenizer, source: str, target: str) -> CrossAttention:
+    """One pass over both texts. The model's mode and hooks are afterwards as they were."""
+    if not isinstance(model, EncoderDecoder):
+        raise UsageError(
+            f"this model is of kind {model.config.kind}: cross-attention is between an encoder and "
+            "a decoder. Use a model of kind encoder-decoder."
+        )
+    read, written = tokenizer.tokens(source), tokenizer.tokens(target)
+    device = next(model.parameters()).device
+    ids_1S, ids_1T = (torch.tensor([tokens.ids], device=device) for tokens in (read, written))
+    was_training = model.training
+    model.eval()
+    try:
+        with recorded(cross_weights(model)) as seen:
+            model(ForwardBatch(ids_1T[:, :-1]), ForwardBatch(ids_1S))
+    finally:
+        model.train(was_training)
+    weights_LHTS = torch.cat(seen).float().cpu().numpy()
+    return CrossAttention(labels(read, source), labels(written, target)[1:], weights_LHTS)
+
+
+def cross_weights(model: EncoderDecoder) -> list[nn.Module]:
+    """The places where each decoder layer shows what it looks at."""
+    return [block.cross.weights for block in model.decoder.layers if block.cross is not None]
+
+
+@contextmanager
+def recorded(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
+    """What the modules give out during the block, in the order of the calls."""
+    seen: list[Tensor] = []
+
+    def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append(output)
+
+    handles = [module.register_forward_hook(keep) for module in modules]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def labels(tokens: Tokens, text: str) -> list[str]:
+    """Each token as people read it: a byte is the character it belongs to, with its number."""
+    found: list[str] = []
+    previous, number = (-1, -1), 0
+    for piece, span in zip(tokens.pieces, tokens.spans, strict=True):
+        number = number + 1 if span == previous else 1
+        previous = span
+        found.append(f"{text[slice(*span)]}/{number}" if is_byte(piece) else piece)
+    return found

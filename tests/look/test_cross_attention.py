@@ -1,0 +1,84 @@
+"""Cross-attention from outside: the weights are the layer's own, and nothing stays behind."""
+
+import numpy as np
+import pytest
+import torch
+
+from weft.core.batch import ForwardBatch
+from weft.core.errors import UsageError
+from weft.look.cross_attention import cross_attention
+from weft.models.build import build_model
+from weft.models.config import ModelConfig
+from weft.text.settings import TokenizerConfig
+from weft.text.tokenizer import Tokenizer
+
+LAYERS, HEADS = 2, 4
+SOURCE, TARGET = "\u6211\u5403\u4e86\u82f9\u679c", "I ate"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    lines = ["\u6211\u5403\u4e86\u68a8", "I ate a pear"]
+    return Tokenizer.train(lines, TokenizerConfig(kind="character", min_frequency=1))
+
+
+def model_of(tokenizer, **changes):
+    settings = {
+        "vocab_size": tokenizer.vocab_size,
+        "width": 32,
+        "num_layers": LAYERS,
+        "max_len": 40,
+        "attention": {"num_heads": HEADS},
+    }
+    return build_model(ModelConfig(**settings | changes))
+
+
+def test_rows_are_written_tokens_and_columns_source_tokens(tokenizer):
+    seen = cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET)
+    assert seen.written == [*"I ate", "<end>"]
+    assert seen.weights_LHTS.shape == (LAYERS, HEADS, len(seen.written), len(seen.read))
+    np.testing.assert_allclose(seen.weights_LHTS.sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(seen.mean(), seen.weights_LHTS.mean((0, 1)))
+
+
+def test_a_character_outside_the_vocabulary_is_shown_whole(tokenizer):
+    seen = cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET)
+    known, unknown = ["\u6211", "\u5403", "\u4e86"], ["\u82f9", "\u679c"]
+    spelled = [f"{char}/{number}" for char in unknown for number in (1, 2, 3)]
+    assert seen.read == ["<begin>", *known, *spelled, "<end>"]
+    assert "\ufffd" not in "".join(seen.read + seen.written)
+
+
+def test_the_weights_make_the_output_of_the_layer(tokenizer):
+    """Weights times values, joined, are what cross-attention gives out without being looked at."""
+    model = model_of(tokenizer, num_layers=1).eval()
+    seen = cross_attention(model, tokenizer, SOURCE, TARGET)
+    cross, outputs = model.decoder.layers[0].cross, []
+    cross.register_forward_hook(lambda module, args, output: outputs.append(output[0]))
+    ids_1S, ids_1T = (torch.tensor([tokenizer.encode(text)]) for text in (SOURCE, TARGET))
+    with torch.inference_mode():
+        memory_BSD = model.encode(ForwardBatch(ids_1S))
+        model(ForwardBatch(ids_1T[:, :-1], memory_BSD=memory_BSD))
+        v_SHU = cross.part(memory_BSD, keys=True).chunk(2, dim=2)[1][0].unflatten(-1, (HEADS, -1))
+        weights_HTS = torch.from_numpy(seen.weights_LHTS[0])
+        joined_TD = torch.einsum("hts,shu->thu", weights_HTS, v_SHU).flatten(1)
+        torch.testing.assert_close(cross.out(joined_TD), outputs[0], rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_stays_behind(tokenizer):
+    model = model_of(tokenizer).train()
+    cross_attention(model, tokenizer, SOURCE, TARGET)
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_the_sharpest_head_is_found(tokenizer):
+    seen = cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET)
+    seen.weights_LHTS[:] = 1 / len(seen.read)
+    seen.weights_LHTS[1, 2] = np.eye(len(seen.written), len(seen.read))
+    assert seen.sharpest() == (1, 2)
+
+
+def test_a_model_without_a_source_is_refused(tokenizer):
+    with pytest.raises(UsageError, match="kind decoder"):
+        cross_attention(model_of(tokenizer, kind="decoder"), tokenizer, SOURCE, TARGET)
