@@ -42,7 +42,7 @@ def test_every_system_learns(name: str) -> None:
 
 
 def test_rows_and_ratios_name_every_system() -> None:
-    found = measure(["weft", "torch"], SMALL, repeats=1)
+    found = measure(["weft", "torch"], SMALL, repeats=1, threads=1)
     assert [row["system"] for row in found["rows"]] == ["weft", "torch"]
     speeds = {row["system"]: row["tokens_per_second"] for row in found["rows"]}
     assert found["ratios"] == {"weft/torch": pytest.approx(speeds["weft"] / speeds["torch"])}
@@ -58,7 +58,5 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_weft_is_faster_than_marian_by_half_and_twice_as_fast_as_torch() -> None:
-    torch.set_num_threads(2)
-    ratios = measure(list(SYSTEMS), Workload(), repeats=5)["ratios"]
-    torch.set_num_threads(1)
+    ratios = measure(list(SYSTEMS), Workload(), repeats=5, threads=2)["ratios"]
     assert ratios["weft/marian"] >= 1.5 and ratios["weft/torch"] >= 2.0, ratios

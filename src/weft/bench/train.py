@@ -4,17 +4,19 @@
     marian   transformers' MarianMTModel, where transformers is installed
     torch    torch.nn.Transformer with embeddings and a tied output, as one would write it by hand
 
-All have the size of recipes/tiny.toml, dropout, label smoothing, gradient clipping and
-torch's fused AdamW; a step is batch -> loss -> gradients -> new weights.
+All have the size of recipes/tiny.toml, dropout, label smoothing, clipping and torch's fused
+AdamW; a step is batch -> loss -> gradients -> new weights. Each runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -205,28 +207,58 @@ def installed() -> list[str]:
     return [name for name in SYSTEMS if name != "marian" or find_spec("transformers")]
 
 
+def serve(pipe: Connection, name: str, workload: Workload, threads: int) -> None:
+    """A system in a process of its own: a round for every message, answered with its seconds."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(workload.seed)
+    step, work = pick(SYSTEMS, name, "system")(workload), workload.batches()
+    step(work[0])  # what only a first call pays is not counted
+    pipe.send(sum(real_tokens(batch) for batch in work))
+    while pipe.recv():
+        begin = time.perf_counter()
+        for batch in work:
+            step(batch)
+        pipe.send(time.perf_counter() - begin)
+
+
+class Peer:
+    """The other end of `serve`."""
+
+    def __init__(self, name: str, workload: Workload, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, end = context.Pipe()
+        arguments = (end, name, workload, threads)
+        self.process = context.Process(target=serve, args=arguments, daemon=True)
+        self.process.start()
+        end.close()
+        self.tokens: int = self.pipe.recv()
+
+    def round(self) -> float:
+        self.pipe.send(True)
+        return float(self.pipe.recv())
+
+    def close(self) -> None:
+        self.pipe.send(False)
+        self.process.join()
+
+
 def measure(
     names: Sequence[str],
     workload: Workload,
     repeats: int,
+    threads: int,
     step: Callable[[int], None] = lambda amount: None,
 ) -> dict[str, Any]:
     """{"rows": [{"system", "tokens_per_second"}], "ratios": {...}, "machine": {...}}."""
-    torch.manual_seed(workload.seed)
-    work, steps = workload.batches(), {n: pick(SYSTEMS, n, "system")(workload) for n in names}
-    tokens = sum(real_tokens(batch) for batch in work)
-    for one in steps.values():
-        one(work[0])  # what only a first call pays is not counted
-
-    def seconds(name: str) -> list[float]:
-        begin = time.perf_counter()
-        for batch in work:
-            steps[name](batch)
-        return [time.perf_counter() - begin]
-
-    times = dict(zip(names, in_turns(names, seconds, repeats, step), strict=True))
-    speeds = {name: tokens / values[0] for name, values in times.items()}
+    for name in names:
+        pick(SYSTEMS, name, "system")
+    peers = {name: Peer(name, workload, threads) for name in names}
+    found = in_turns(names, lambda name: [peers[name].round()], repeats, step)
+    tokens = peers[names[0]].tokens
+    for peer in peers.values():
+        peer.close()
+    speeds = {name: tokens / seconds[0] for name, seconds in zip(names, found, strict=True)}
     rows = [{"system": name, "tokens_per_second": speed} for name, speed in speeds.items()]
     ratios = {f"weft/{n}": speeds["weft"] / s for n, s in speeds.items() if n != "weft"}
-    settings = {**vars(workload), "repeats": repeats, "tokens": tokens}
+    settings = {**vars(workload), "repeats": repeats, "tokens": tokens, "threads": threads}
     return {"rows": rows, "ratios": ratios, "machine": machine(), "settings": settings}

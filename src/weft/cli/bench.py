@@ -85,16 +85,13 @@ def train(
       weft bench train
       weft bench train --systems weft,torch --json
     """
-    import torch
-
     from weft.bench import train as work
 
-    torch.set_num_threads(threads)
     names = words(systems) if systems else work.installed()
     names = ["weft", *(name for name in names if name != "weft")]
     load = work.Workload(batch_tokens=batch_tokens, num_batches=batches, seed=seed)
     with progress(f"{len(names)} systems", len(names) * repeats) as step:
-        found = work.measure(names, load, repeats, step)
+        found = work.measure(names, load, repeats, threads, step)
     if json:
         print_json(found)
         return

@@ -5,8 +5,9 @@ vocabulary is never stored.
     R-Drop: + rdrop / 2 * (KL(p || p') + KL(p' || p)) between two passes      Liang 2021
 
 Differs from the textbook: gradients are made together with the loss, a slice of tokens at a time.
-Logits of a slice are turned into their own gradient in place and multiplied back at once, so that
-memory is slice x V instead of several times N x V, and nothing is computed twice.
+Logits of a slice are turned into exp(logits) in place and multiplied back at once, so that memory
+is slice x V instead of several times N x V. Dividing by the sum, and taking the target and the
+smoothing away, is done on the products, which are V / D times smaller.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Walk:
     ) -> None:
         self.hidden_ND, self.weight_VD, self.bias_V = hidden_ND, weight_VD, bias_V
         self.targets_N, self.rule = targets_N, rule
+        self.mean_word_D = weight_VD.mean(0)
         self.d_hidden_ND = torch.empty_like(hidden_ND)
         self.d_weight_VD = torch.zeros_like(weight_VD)
         self.d_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
@@ -100,29 +102,64 @@ class Walk:
 
     def one_slice(self, slices: list[slice], wants_gradient: bool) -> Tensor:
         """Loss of some tokens (in every pass); their logits become their own gradient."""
-        parts = [self.log_probabilities(rows) for rows in slices]
-        loss = torch.zeros((), dtype=torch.float64)
-        for logp_NV, rows in zip(parts, slices, strict=True):
-            loss += smoothed(logp_NV, self.targets_N[rows], self.rule.smoothing)
-        agreement = None
-        if len(parts) == 2:
-            agreement = agreement_slopes(parts[0], parts[1], self.rule.rdrop / 2)
-            loss += agreement.loss
-        if wants_gradient:
-            for i, (logp_NV, rows) in enumerate(zip(parts, slices, strict=True)):
-                slope_NV = smoothed_slope_(logp_NV, self.targets_N[rows], self.rule.smoothing)
-                if agreement is not None:
-                    slope_NV += agreement.slopes[i]
+        if len(slices) == 1:
+            return self.plain_slice(slices[0], wants_gradient)
+        parts = [self.logits(rows).log_softmax(-1) for rows in slices]
+        agreement = agreement_slopes(parts[0], parts[1], self.rule.rdrop / 2)
+        loss = agreement.loss
+        for logp_NV, slope_NV, rows in zip(parts, agreement.slopes, slices, strict=True):
+            targets_N = self.targets_N[rows]
+            loss = loss + smoothed(logp_NV, targets_N, self.rule.smoothing)
+            if wants_gradient:
+                slope_NV += smoothed_slope_(logp_NV, targets_N, self.rule.smoothing)
                 self.add_gradient(slope_NV, rows)
         return loss
 
-    def log_probabilities(self, rows: slice) -> Tensor:
+    def plain_slice(self, rows: slice, wants_gradient: bool) -> Tensor:
+        """One pass: p stays unnormalised, and what is added to it for the gradient is added to the
+        much smaller products instead."""
+        hidden_ND, targets_N, smoothing = (
+            self.hidden_ND[rows],
+            self.targets_N[rows],
+            self.rule.smoothing,
+        )
+        logits_NV = self.logits(rows)
+        picked_N = logits_NV.gather(1, targets_N[:, None]).squeeze(1).double()
+        means_N = self.mean_logits(hidden_ND).double()
+        most_N1 = logits_NV.amax(1, keepdim=True)
+        exp_NV = logits_NV.sub_(most_N1).exp_()
+        sums_N1 = exp_NV.sum(1, keepdim=True)
+        lse_N = (most_N1 + sums_N1.log()).squeeze(1).double()
+        if wants_gradient:
+            self.add_plain_gradient(exp_NV, 1 / sums_N1, rows)
+        return (lse_N - (1 - smoothing) * picked_N - smoothing * means_N).sum()
+
+    def mean_logits(self, hidden_ND: Tensor) -> Tensor:
+        """The mean over the vocabulary of each token's logits, by way of the mean word."""
+        mean_N = hidden_ND @ self.mean_word_D
+        return mean_N if self.bias_V is None else mean_N + self.bias_V.mean()
+
+    def logits(self, rows: slice) -> Tensor:
         hidden_ND = self.hidden_ND[rows]
         if self.bias_V is None:
-            logits_NV = hidden_ND @ self.weight_VD.T
-        else:
-            logits_NV = torch.addmm(self.bias_V, hidden_ND, self.weight_VD.T)
-        return torch.log_softmax(logits_NV, dim=-1)
+            return hidden_ND @ self.weight_VD.T
+        return torch.addmm(self.bias_V, hidden_ND, self.weight_VD.T)
+
+    def add_plain_gradient(self, exp_NV: Tensor, scale_N1: Tensor, rows: slice) -> None:
+        """slope = exp * scale - (1 - smoothing) [target] - smoothing / V, never written out."""
+        hidden_ND, targets_N, V = self.hidden_ND[rows], self.targets_N[rows], len(self.weight_VD)
+        picked, spread = 1 - self.rule.smoothing, self.rule.smoothing / V
+        d_hidden_ND = self.d_hidden_ND[rows]
+        torch.mm(exp_NV, self.weight_VD, out=d_hidden_ND)
+        d_hidden_ND.mul_(scale_N1).sub_(self.weight_VD[targets_N], alpha=picked)
+        d_hidden_ND.sub_(self.mean_word_D, alpha=self.rule.smoothing)
+        self.d_weight_VD.addmm_(exp_NV.T, hidden_ND * scale_N1)
+        self.d_weight_VD.index_add_(0, targets_N, hidden_ND, alpha=-picked)
+        self.d_weight_VD.sub_(hidden_ND.sum(0), alpha=spread)
+        if self.d_bias_V is not None:
+            self.d_bias_V.add_(scale_N1.squeeze(1) @ exp_NV).sub_(spread * len(hidden_ND))
+            ones_N = torch.ones_like(targets_N, dtype=exp_NV.dtype)
+            self.d_bias_V.index_add_(0, targets_N, ones_N, alpha=-picked)
 
     def add_gradient(self, slope_NV: Tensor, rows: slice) -> None:
         torch.mm(slope_NV, self.weight_VD, out=self.d_hidden_ND[rows])

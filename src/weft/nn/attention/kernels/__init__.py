@@ -10,6 +10,7 @@ What they are made of:
     fused      torch's kernel with its corners rounded
     scheduled  the fused kernel on tiles with work: parts -> tiles -> schedule, on rows
     tiled      a running softmax, for any bias
+    short      training on short sequences
     merge      joins partial results by their lse
     flex       FlexAttention, on a GPU
 """

@@ -1,7 +1,8 @@
 """Flash attention (Dao 2022): the contract of attention/base.py without ever storing T x S scores.
 
-Three ways, chosen by what the call needs; all are exact:
+Four ways, chosen by what the call needs; all are exact:
 
+    short.py      short sequences in training, where storing the weights is faster after all
     fused.py      torch's own kernel: no mask, plain causal, or small masks and biases
     scheduled.py  a larger mask: the fused kernel on the tiles where the mask leaves work
     tiled.py      softcap, a bias that needs gradients or is large: a running softmax over tiles
@@ -25,6 +26,7 @@ from weft.nn.attention.kernels import fused
 from weft.nn.attention.kernels.flex import flex_attention, flex_fits
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.kernels.scheduled import scheduled
+from weft.nn.attention.kernels.short import ShortAttention, fits_short
 from weft.nn.attention.kernels.tiled import tiled_attention
 from weft.nn.attention.masks.dense import Grid, dense
 from weft.nn.attention.masks.distance import Causal
@@ -135,12 +137,22 @@ def heads_first(
     """(out_BHTU, lse_BHT); without the cost of autograd where nobody asks for gradients."""
     inputs = (q_BHTC, k_BKSC, v_BKSU)
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-        out_BHTU, lse_BHT = FusedAttention.apply(*inputs, added, scale)
+        if fits_short(q_BHTC, k_BKSC):
+            matrix = causal_matrix(q_BHTC) if added.is_causal else added.matrix
+            out_BHTU, lse_BHT = ShortAttention.apply(*inputs, matrix, added.empty_BT, scale)
+        else:
+            out_BHTU, lse_BHT = FusedAttention.apply(*inputs, added, scale)
     else:
         out_BHTU, lse_BHT = fused.forward(*inputs, added.matrix, scale, added.is_causal)
     if added.empty_BT is not None:
         lse_BHT = lse_BHT.masked_fill(added.empty_BT[:, None], -torch.inf)
     return out_BHTU, lse_BHT
+
+
+def causal_matrix(q_BHTC: Tensor) -> Tensor:
+    """-inf above the diagonal: what the fused kernel knows without being told."""
+    T = q_BHTC.shape[2]
+    return torch.full((T, T), -torch.inf, dtype=q_BHTC.dtype, device=q_BHTC.device).triu_(1)
 
 
 class FusedAttention(torch.autograd.Function):
