@@ -129,7 +129,6 @@ def test_the_table_has_a_line_for_each_kernel_pattern_and_length():
 
 
 def test_a_plot_has_a_line_for_each_kernel_and_pattern(tmp_path):
-    pytest.importorskip("matplotlib")
     other = [Row("sparse", "window", row.length, row.passed, 0.02, 5) for row in ROWS]
     path = tmp_path / "rows.svg"
     report.plot([*ROWS, *other], path)
@@ -140,7 +139,6 @@ def test_a_plot_has_a_line_for_each_kernel_and_pattern(tmp_path):
 
 
 def test_a_plot_of_an_unknown_format_is_refused(tmp_path):
-    pytest.importorskip("matplotlib")
     with pytest.raises(UsageError, match="rows.xyz.*ends in .png"):
         report.plot(ROWS, tmp_path / "rows.xyz")
 

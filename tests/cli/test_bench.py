@@ -16,7 +16,6 @@ TINY += ["--heads", "2", "--head-size", "8", "--repeats", "1", "--threads", "1"]
 
 
 def test_json_holds_the_promised_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     drawing = tmp_path / "rows.png"
     assert main([*TINY, "--json", "--plot", str(drawing)]) == 0
     printed = capsys.readouterr()
