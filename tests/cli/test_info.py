@@ -65,6 +65,18 @@ def test_set_changes_one_part(recipe: str, capsys: pytest.CaptureFixture[str]) -
     assert told["kv_bytes_per_token"] == 2 * 2 * 8 * 4
 
 
+def test_a_model_folder_is_told_like_its_recipe(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", recipe, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (tmp_path / "model").mkdir()
+    settings = {"weft": 1, "task": "lm", "model": told["model"]}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(settings))
+    assert main(["info", str(tmp_path / "model"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == told
+
+
 def test_people_get_a_table(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", recipe]) == 0
     text = capsys.readouterr().out
@@ -78,7 +90,7 @@ def test_people_get_a_table(recipe: str, capsys: pytest.CaptureFixture[str]) -> 
         (["{recipe}", "--set", "model.widht=3"], 2, "Did you mean 'width'?"),
         (["{recipe}", "--set", "width=3"], 2, "begin its name with 'model.'"),
         (["{recipe}", "--set", "model.width"], 2, "has no value"),
-        (["{folder}"], 2, "is a folder"),
+        (["{folder}"], 1, "config.json: there is no such file"),
         (["{empty}"], 2, "has no [model] section"),
         (["{recipe}", "--dtype", "int4"], 2, "'int4' is not a known dtype"),
     ],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (.toml) with a [model] section.")],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (.toml) or a model folder.")],
     compare: Annotated[
         Literal["heads"] | None,
         typer.Option(help="heads: the same settings as MHA, GQA, MQA and MLA, side by side."),
@@ -35,13 +35,14 @@ def command(
     ] = "float32",
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Parameters, cache bytes and FLOPs per token of a recipe's model.
+    """Parameters, cache bytes and FLOPs per token of a recipe or a trained model.
 
     \b
     Example:
       weft info recipes/tiny.toml
       weft info recipes/tiny.toml --compare heads
       weft info recipes/tiny.toml --set model.attention.kind=mla --json
+      weft info runs/demo
     """
     from weft.core.choices import pick
     from weft.core.device import DTYPES
@@ -63,14 +64,12 @@ def command(
 
 
 def read_model(recipe: Path, changes: list[str]) -> ModelConfig:
-    """The [model] section of a recipe, with `--set` changes on top."""
+    """The model settings of a recipe or folder, with `--set` changes on top."""
     from weft.core.config import parse_override, read_settings
     from weft.models.config import ModelConfig
 
     if recipe.is_dir():
-        raise UsageError(
-            f"'{recipe}' is a folder: `weft info` reads recipes (.toml) so far. Name a recipe file."
-        )
+        recipe = recipe / "config.json"  # a model folder keeps its settings there
     values = read_settings(recipe)
     if not isinstance(values.get("model"), dict):
         raise ConfigError([f"{recipe} has no [model] section: `weft info` needs one. Add it."])

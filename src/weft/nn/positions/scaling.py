@@ -65,7 +65,11 @@ class LinearScaling(Scaling):
 
 
 class DynamicScaling(Scaling):
-    """A base that grows with the sequence; below the original length nothing changes."""
+    """A base that grows with the sequence; below the original length nothing changes.
+
+    Beyond it, earlier outputs change with the length, so rows that a cache keeps of deeper layers
+    are those of a shorter text: the rule's own limit, in every implementation.
+    """
 
     kind: Literal["dynamic"] = "dynamic"
     factor: float = Field(ge=1)
