@@ -10,6 +10,7 @@ import pytest
 
 from weft.core.errors import ConfigError
 from weft.models.config import ModelConfig
+from weft.nn.attention.settings import warn_once
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "heads that do not divide the width": (
@@ -90,6 +91,15 @@ def test_a_setting_without_effect_is_said_once(caplog: pytest.LogCaptureFixture)
             ModelConfig(width=88, attention={"kind": "mqa", "num_heads": 11, "num_kv_heads": 7})
     assert [r.message for r in caplog.records] == [
         "num_kv_heads=7 has no effect: attention.kind=mqa sets it"
+    ]
+
+
+def test_a_norm_that_latent_heads_do_not_have_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        ModelConfig(attention={"kind": "mla", "qk_norm": True})
+    assert [r.message for r in caplog.records] == [
+        "qk_norm=True has no effect: attention.kind=mla norms its latent rows instead"
     ]
 
 

@@ -124,6 +124,10 @@ class AttentionConfig(Config):
                 f"kv heads. Use {allowed}.",
                 ("num_heads", "num_kv_heads"),
             )
+        if self.kind == "mla" and self.qk_norm:
+            warn_once(
+                "qk_norm=True has no effect: attention.kind=mla norms its latent rows instead"
+            )
         if self.kind != "gqa" and groups not in (None, self.kv_heads):
             warn_once(f"num_kv_heads={groups} has no effect: attention.kind={self.kind} sets it")
 
