@@ -59,6 +59,14 @@ def test_a_tsv_is_read_by_its_columns(tmp_path: Path) -> None:
     assert load_folder(out).task == "translate"
 
 
+def test_files_that_a_recipe_names_are_found_beside_it(tmp_path: Path) -> None:
+    write_pairs(tmp_path)
+    recipe = tmp_path / "own.toml"
+    recipe.write_text('[data]\npairs = ["words.src", "words.tgt"]\n')
+    assert run(recipe, "--out", tmp_path / "model") == 0
+    assert load_folder(tmp_path / "model").task == "translate"
+
+
 def test_the_same_command_again_goes_on_and_other_settings_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

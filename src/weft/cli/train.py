@@ -79,7 +79,10 @@ def command(
     from weft.training.signals import StoppedBySignal
 
     settings = read_recipe(recipe, change or [])
-    files = files_of(choose_data(settings, pairs, tsv, columns, text, objective, valid))
+    data = choose_data(settings, pairs, tsv, columns, text, objective, valid)
+    # paths in a recipe are relative to it, paths on the command line to where it was typed
+    base = recipe.parent if recipe is not None and data is settings.data else Path()
+    files = files_of(data, base)
     try:
         with watch_training(settings.train.steps) as watch:
             place = choose_device(device)
