@@ -1,12 +1,13 @@
 """Rows become padded tensors that a forward pass can read."""
 
+import numpy as np
 import pytest
 import torch
 
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
 from weft.text.collate import collate, collate_samples
-from weft.text.samples import IGNORE, packed_samples
+from weft.text.samples import IGNORE, PackedSamples
 
 
 def test_rows_are_padded_on_the_right():
@@ -23,8 +24,8 @@ def test_a_batch_without_a_token_is_refused(rows):
 
 
 def test_samples_fit_a_forward_batch_whose_positions_restart_with_each_document():
-    documents = [[1, 10, 11, 2], [1, 12, 2], [1, 13, 14, 15, 2]]
-    batch = collate_samples(list(packed_samples(documents, length=5)))
+    flat = np.array([1, 10, 11, 2, 1, 12, 2, 1, 13, 14, 15, 2], dtype=np.int32)
+    batch = collate_samples(list(PackedSamples(flat, np.array([0, 4, 7, 12]), length=5)))
     forward = ForwardBatch(batch.ids_BT, batch.lengths_B, batch.documents_BT)
     assert forward.positions_BT.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
     assert batch.targets_BT[1].tolist() == [13, 14, 15, 2, IGNORE]

@@ -3,9 +3,6 @@
 import json
 import logging
 
-import pytest
-
-from weft.core.errors import DataError
 from weft.text.report import TextReport
 
 
@@ -40,12 +37,3 @@ def test_a_cut_is_logged_once_with_its_numbers(caplog):
     assert [r.getMessage() for r in caplog.records] == [
         "cut_lines=1 cut_tokens=3 lines=1 max_len=7 said=once"
     ]
-
-
-def test_too_many_cut_lines_are_refused_with_both_shares():
-    report = TextReport(limit=9)
-    for cut in (1, 0, 0, 0):
-        report.add(9, cut=cut)
-    report.refuse_over(0.25)
-    with pytest.raises(DataError, match=r"1 of 4 lines \(25\.0%\) were cut at 9 .* at most 10\.0%"):
-        report.refuse_over(0.1)

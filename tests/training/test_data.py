@@ -16,6 +16,7 @@ from weft.training.data.base import Batch
 from weft.training.data.files import Files
 from weft.training.data.pairs import PairData, PairSettings
 from weft.training.data.texts import TextData, TextSettings
+from weft.training.data.tokens import TokenFile
 from weft.training.processes import Processes
 
 from .material import write_pairs
@@ -112,9 +113,18 @@ def test_long_lines_are_counted_and_too_many_are_refused(tokenizer: Tokenizer) -
         pair_data(tokenizer, max_len=4)
 
 
-def test_a_stream_is_cut_elsewhere_each_epoch_and_nothing_is_lost(tokenizer: Tokenizer) -> None:
+def text_data(
+    folder: Path, texts: list[str], tokenizer: Tokenizer, settings: TextSettings
+) -> TextData:
+    TokenFile.write(folder / "ids", texts, tokenizer)
+    return TextData(TokenFile.open(folder / "ids"), tokenizer, settings)
+
+
+def test_a_stream_is_cut_elsewhere_each_epoch_and_nothing_is_lost(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     settings = TextSettings(sample_len=7, batch_tokens=21, documents="file")
-    data = TextData(["a b c " * 50], tokenizer, settings)
+    data = text_data(tmp_path, ["a b c " * 50], tokenizer, settings)
     total = data.num_tokens - 1
     assert sum(data.count_targets(0, rows) for rows in data.plan(0)) == total
     firsts = {tuple(data.at(epoch)[0].ids_T.tolist()) for epoch in range(1, 6)}
@@ -124,10 +134,15 @@ def test_a_stream_is_cut_elsewhere_each_epoch_and_nothing_is_lost(tokenizer: Tok
 
 
 def test_masking_hides_the_asked_share_and_asks_only_for_what_is_hidden(
+    tmp_path: Path,
     tokenizer: Tokenizer,
 ) -> None:
     settings = TextSettings(sample_len=50, batch_tokens=50, objective="mlm", mask_share=0.3)
-    data = TextData([text for pair in PAIRS for text in pair] * 5, tokenizer, settings)
+    texts = [text for pair in PAIRS for text in pair] * 5
+    data = text_data(tmp_path, texts, tokenizer, settings)
+    rows = list(range(len(data.at(0))))
+    asked_for = sum(int((data.masked(0, row).targets_T != IGNORE).sum()) for row in rows)
+    assert data.count_targets(0, rows) == asked_for
     asked = hidden = seen = 0
     for row in range(len(data.at(0))):
         plain, masked = data.at(0)[row], data.masked(0, row)
@@ -145,11 +160,11 @@ def test_masking_hides_the_asked_share_and_asks_only_for_what_is_hidden(
 
 def test_files_read_pairs_tsv_and_text(tmp_path: Path) -> None:
     source, target = write_pairs(tmp_path, lines=3)
-    pairs = Files("translate", (source, target)).pairs("train")
+    pairs = list(Files("translate", (source, target)).pairs("train"))
     assert all(a == b[::-1] for a, b in pairs) and len(pairs) == 3
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(pairs)))
-    assert Files("translate", (tsv,), columns=(2, 3)).pairs("train") == pairs
+    assert list(Files("translate", (tsv,), columns=(2, 3)).pairs("train")) == pairs
     lines = Files("lm", (source,)).texts("train", "line")
     assert Files("lm", (source,)).texts("train", "file") == ["\n".join(lines) + "\n"]
     assert sorted(Files("translate", (tsv,), columns=(2, 3)).tokenizer_lines()) == sorted(
@@ -169,16 +184,28 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
         Files("lm", (tmp_path,)).fingerprint()
     target.write_text("only one line\n")
     with pytest.raises(DataError, match="line"):
-        Files("translate", (source, target)).pairs("train")
+        list(Files("translate", (source, target)).pairs("train"))
 
 
-def test_text_with_nothing_to_predict_is_refused(tokenizer: Tokenizer) -> None:
+def test_text_with_nothing_to_predict_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="0 tokens: there is nothing to predict"):
-        TextData([" "], tokenizer, TextSettings(sample_len=4, batch_tokens=4))
+        TokenFile.write(tmp_path / "ids", [" "], tokenizer)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(DataError, match="on a disk that they share"):
+        TokenFile.open(tmp_path / "ids")
 
 
-def test_documents_of_a_sample_are_kept_apart(tokenizer: Tokenizer) -> None:
-    data = TextData([p[0] for p in PAIRS], tokenizer, TextSettings(sample_len=16, batch_tokens=32))
+def test_the_file_of_ids_holds_every_document_once(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    texts = [f"a{i} b" for i in range(2500)]  # more than are encoded at once
+    TokenFile.write(tmp_path / "ids", [*texts, " "], tokenizer)
+    tokens = TokenFile.open(tmp_path / "ids")
+    found = np.split(tokens.flat, tokens.starts[1:-1])
+    assert [part.tolist() for part in found] == tokenizer.encode_batch(texts)
+
+
+def test_documents_of_a_sample_are_kept_apart(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    settings = TextSettings(sample_len=16, batch_tokens=32)
+    data = text_data(tmp_path, [p[0] for p in PAIRS], tokenizer, settings)
     batch = data.load(0, data.plan(0)[0])
     assert batch.documents_BT is not None and batch.documents_BT.shape == batch.ids_BT.shape
     assert torch.is_tensor(batch.targets_BT)

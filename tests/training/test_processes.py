@@ -37,12 +37,15 @@ schedule = { warmup = 4 }
 """
 
 
-def launch(folder: Path, out: Path, processes: int, *changes: str) -> None:
+def launch(folder: Path, out: Path, processes: int, *changes: str, text: str = "") -> None:
+    """Train on pairs, or with the objective `text` on the sources alone."""
     source, target = write_pairs(folder)
     settings = folder / "recipe.toml"
     settings.write_text(RECIPE)
-    arguments = ["-m", "weft", "train", settings, "--pairs", source, target, "--device", "cpu"]
-    arguments += ["--valid", source, target, "--out", out]
+    files = ["--text", source, "--objective", text] if text else ["--pairs", source, target]
+    valid = [source] if text else [source, target]
+    arguments = ["-m", "weft", "train", settings, *files, "--device", "cpu"]
+    arguments += ["--valid", *valid, "--out", out]
     for change in changes:
         arguments += ["--set", change]
     start = [sys.executable]
@@ -77,6 +80,18 @@ def test_two_processes_have_the_losses_of_one(is_split: bool, alone: Path, tmp_p
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.timeout(300)
+def test_two_processes_read_one_text_like_one(tmp_path: Path) -> None:
+    """The first encodes it; both map the same ids and read their own samples."""
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        launch(folder, folder / "run", processes, "train.bpe_dropout=0", text="mlm")
+        assert not (folder / "run" / "tokens").exists(), "a finished run needs no ids"
+    alone, together = (losses(tmp_path / name / "run") for name in ("1", "2"))
+    assert together == pytest.approx(alone, abs=1e-4)
 
 
 @pytest.mark.slow

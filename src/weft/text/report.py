@@ -1,9 +1,8 @@
 """`TextReport`: counts of what happened to lines on their way to ids, and one sentence that says
 it.
 
-Nothing is cut, skipped or unknown in silence: whoever encodes counts here, the first cut is logged,
-and `refuse_over` turns a share that is too large into an error before hours of training are spent
-on it.
+Nothing is cut, skipped or unknown in silence: whoever encodes counts here, and the first cut is
+logged. What share is too much is for the reader of the counts to say.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, fields
 from threading import Lock
-
-from weft.core.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +64,6 @@ class TextReport:
         hidden = ("lock", "was_said")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden}
 
-    @property
-    def cut_share(self) -> float:
-        return self.cut_lines / self.lines if self.lines else 0.0
-
     def summary(self) -> str:
         """One sentence with every count that is not zero."""
         parts = [f"{counted(self.lines, 'line')}, {counted(self.tokens, 'token')}"]
@@ -86,15 +79,6 @@ class TextReport:
         if self.over_budget:
             parts.append(f"{self.over_budget} longer than the token budget, each in its own batch")
         return "; ".join(parts) + "."
-
-    def refuse_over(self, share: float) -> None:
-        """A DataError if more than `share` of all lines were cut."""
-        if self.cut_share > share:
-            raise DataError(
-                f"{self.cut_lines} of {self.lines} lines ({self.cut_share:.1%}) were cut at "
-                f"{self.limit} tokens; at most {share:.1%} may be. "
-                "Raise max_len, or allow a larger share."
-            )
 
 
 def counted(number: int, noun: str) -> str:

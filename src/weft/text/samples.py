@@ -1,4 +1,4 @@
-"""Documents -> packed samples: one stream of tokens, cut into samples of equal length.
+"""Documents -> packed samples: one row of tokens, cut into samples of equal length.
 
     documents   <b> a b <e>   <b> c <e>   <b> d e f <e>          length 4
     ids         <b> a b <b>   c <b> d e   f
@@ -7,7 +7,10 @@
 
 A token's target is the next token of its own document, so the end token is a target and never an
 input, and no place is wasted on guessing how the next document begins. `document` tells attention
-which tokens belong together (ForwardBatch.documents_BT). Documents are read one at a time.
+which tokens belong together (ForwardBatch.documents_BT).
+
+The ids of all documents lie in one flat array, which may be a file mapped into memory: a sample is
+cut out when it is asked for, and nothing else is read.
 
 Differs from the plain stream of GPT-2 and the article, which `separate=False` gives: there every
 token but the last has the next one as its target, whoever it belongs to.
@@ -15,9 +18,7 @@ token but the last has the next one as its target, whoever it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,6 @@ IGNORE = -100
 PADDING_DOCUMENT = -1
 
 Numbers = NDArray[np.int64]
-Triple = tuple[int, int, int]
-"""Token, target, document."""
 
 
 @dataclass(frozen=True)
@@ -44,46 +43,52 @@ class Sample:
     """Places that are not padding."""
 
 
-def packed_samples(
-    documents: Iterable[Sequence[int]], length: int, pad_id: int = 0, separate: bool = True
-) -> Iterator[Sample]:
-    """Samples of `length` tokens. Documents carry their begin and end already.
+class PackedSamples:
+    """Samples of `length` tokens, read by number. Documents carry their begin and end already.
 
-    Every pair of neighbours inside a document comes up exactly once. A document of fewer than two
-    tokens has no such pair and is passed over when documents are kept separate.
+    A place is a token that has a target. Every pair of neighbours inside a document is one place; a
+    document of fewer than two tokens has none and is passed over. `skip` leaves out places at the
+    front, so that samples are cut elsewhere.
     """
-    if length < 1:
-        raise UsageError(f"the length of a sample is {length}: it must be at least 1.")
-    triples = separate_triples(documents) if separate else stream_triples(documents)
-    places: list[Triple] = []
-    for triple in triples:
-        places.append(triple)
-        if len(places) == length:
-            yield to_sample(places, length, pad_id)
-            places = []
-    if places:
-        yield to_sample(places, length, pad_id)
 
+    def __init__(
+        self,
+        flat: NDArray[np.int32],
+        starts: Numbers,
+        length: int,
+        separate: bool = True,
+        skip: int = 0,
+        pad_id: int = 0,
+    ) -> None:
+        if length < 1:
+            raise UsageError(f"the length of a sample is {length}: it must be at least 1.")
+        if not separate:
+            starts = np.array([0, len(flat)])
+        self.flat, self.starts, self.length = flat, starts, length
+        self.skip, self.pad_id = skip, pad_id
+        places = np.maximum(np.diff(starts) - 1, 0)
+        self.first_places: Numbers = np.concatenate(([0], places.cumsum()))
+        """The number of each document's first place, and at the end of all places."""
+        self.num_places = max(0, int(self.first_places[-1]) - skip)
 
-def separate_triples(documents: Iterable[Sequence[int]]) -> Iterator[Triple]:
-    """Neighbours inside each document. Documents are numbered from 0."""
-    for number, document in enumerate(documents):
-        for token, target in zip(document[:-1], document[1:], strict=True):
-            yield token, target, number
+    def __len__(self) -> int:
+        return -(-self.num_places // self.length)
 
+    def length_of(self, number: int) -> int:
+        """Places of a sample that are not padding."""
+        return min(self.length, self.num_places - number * self.length)
 
-def stream_triples(documents: Iterable[Sequence[int]]) -> Iterator[Triple]:
-    """Neighbours in the stream of all documents, which count as one."""
-    stream = chain.from_iterable(documents)
-    token = next(stream, None)
-    for target in stream:
-        assert token is not None, "the stream had a first token, or there would be no second"
-        yield token, target, 0
-        token = target
-
-
-def to_sample(places: Sequence[Triple], length: int, pad_id: int) -> Sample:
-    """Columns of the places, padded on the right."""
-    table = np.full((3, length), [[pad_id], [IGNORE], [PADDING_DOCUMENT]], dtype=np.int64)
-    table[:, : len(places)] = np.asarray(places, dtype=np.int64).T
-    return Sample(table[0], table[1], table[2], len(places))
+    def __getitem__(self, number: int) -> Sample:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        found = self.length_of(number)
+        places_T = self.skip + number * self.length + np.arange(found)
+        documents_T = np.searchsorted(self.first_places, places_T, side="right") - 1
+        at_T = self.starts[documents_T] + places_T - self.first_places[documents_T]
+        values = (self.flat[at_T], self.flat[at_T + 1], documents_T)
+        padding = (self.pad_id, IGNORE, PADDING_DOCUMENT)
+        rows = [
+            np.concatenate((row.astype(np.int64), np.full(self.length - found, pad)))
+            for row, pad in zip(values, padding, strict=True)
+        ]
+        return Sample(rows[0], rows[1], rows[2], found)

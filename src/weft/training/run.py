@@ -10,9 +10,11 @@ do. What decides the result is written to OUT/run.json before any work is done.
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from weft.training.data.base import Data
 from weft.training.data.files import Files, Pair
 from weft.training.data.pairs import PairData, PairSettings
 from weft.training.data.texts import TextData, TextSettings
+from weft.training.data.tokens import TokenFile
 from weft.training.evaluate import Translate, validate
 from weft.training.loop import Trainer, Watch
 from weft.training.metrics import Metrics
@@ -38,6 +41,8 @@ from weft.training.signals import stop_on_signals
 
 log = logging.getLogger(__name__)
 
+TOKENS = "tokens"
+"""The folder of a text run's ids."""
 MakeTranslate = Callable[[list[Pair], Tokenizer], Translate]
 """Builds the scorer of validation translations; the caller brings it, as it needs an engine."""
 
@@ -80,7 +85,7 @@ def run_in(
         return read_settings(out / SCORES)
     processes.first_does(lambda: make_tokenizer(recipe, files, out))
     tokenizer = Tokenizer.load(out)
-    corpus = read_corpus(recipe, files, tokenizer, processes)
+    corpus = read_corpus(recipe, files, tokenizer, out, processes)
     trainer = build_trainer(recipe, files, out, corpus, tokenizer, translate, processes)
     if trainer.resume():
         log.info("resume step=%d out=%s", trainer.state.step, out)
@@ -109,21 +114,26 @@ def make_tokenizer(recipe: Recipe, files: Files, out: Path) -> None:
         Tokenizer.train(files.tokenizer_lines(), recipe.tokenizer).save(out)
 
 
-def read_corpus(recipe: Recipe, files: Files, tokenizer: Tokenizer, processes: Processes) -> Corpus:
+def read_corpus(
+    recipe: Recipe, files: Files, tokenizer: Tokenizer, out: Path, processes: Processes
+) -> Corpus:
     """Both parts as batches."""
     if files.task == "translate":
         return read_pair_corpus(recipe, files, tokenizer, processes)
-    return read_text_corpus(recipe, files, tokenizer, processes)
+    processes.first_does(lambda: write_tokens(recipe, files, tokenizer, out / TOKENS))
+    return read_text_corpus(recipe, files, tokenizer, out / TOKENS, processes)
 
 
 def read_pair_corpus(
     recipe: Recipe, files: Files, tokenizer: Tokenizer, processes: Processes
 ) -> Corpus:
     config = recipe.train
-    train_pairs, valid_pairs = files.pairs("train"), files.pairs("valid")
+    train_pairs, valid_pairs = files.pairs("train"), list(files.pairs("valid"))
     if not valid_pairs and config.valid_share:
-        cut = max(1, int(len(train_pairs) * config.valid_share))
-        train_pairs, valid_pairs = train_pairs[:-cut], train_pairs[-cut:]
+        total = sum(1 for _ in files.pairs("train"))
+        kept = total - max(1, int(total * config.valid_share))
+        train_pairs = islice(files.pairs("train"), kept)
+        valid_pairs = list(islice(files.pairs("train"), kept, None))
     settings = PairSettings(
         max_len=recipe.model.max_len,
         batch_tokens=max(1, config.batch_tokens // config.accumulate),
@@ -138,16 +148,24 @@ def read_pair_corpus(
     return Corpus(PairData(train_pairs, tokenizer, settings, processes), valid, valid_pairs)
 
 
-def read_text_corpus(
-    recipe: Recipe, files: Files, tokenizer: Tokenizer, processes: Processes
-) -> Corpus:
+def write_tokens(recipe: Recipe, files: Files, tokenizer: Tokenizer, folder: Path) -> None:
+    """Encode both parts of a text corpus; of one without validation files a part is held out."""
     config = recipe.train
-    assert files.task != "translate", "pairs are read elsewhere"
     texts, valid_texts = files.texts("train", config.documents), []
     if files.valid:
         valid_texts = files.texts("valid", config.documents)
     elif config.valid_share:
         texts, valid_texts = hold_out(texts, config.valid_share)
+    TokenFile.write(folder / "train", texts, tokenizer)
+    if valid_texts:
+        TokenFile.write(folder / "valid", valid_texts, tokenizer)
+
+
+def read_text_corpus(
+    recipe: Recipe, files: Files, tokenizer: Tokenizer, folder: Path, processes: Processes
+) -> Corpus:
+    config = recipe.train
+    assert files.task != "translate", "pairs are read elsewhere"
     settings = TextSettings(
         sample_len=config.sample_len or recipe.model.max_len,
         batch_tokens=max(1, config.batch_tokens // config.accumulate),
@@ -156,8 +174,13 @@ def read_text_corpus(
         mask_share=config.mask_share,
         seed=config.seed,
     )
-    valid = TextData(valid_texts, tokenizer, settings, processes) if valid_texts else None
-    return Corpus(TextData(texts, tokenizer, settings, processes), valid, [])
+    has_valid = bool(files.valid or config.valid_share)
+    train, valid = (
+        TextData(TokenFile.open(folder / part), tokenizer, settings, processes) if part else None
+        for part in ("train", "valid" if has_valid else "")
+    )
+    assert train is not None, "there is always text to train on"
+    return Corpus(train, valid, [])
 
 
 def hold_out(texts: list[str], share: float) -> tuple[list[str], list[str]]:
@@ -217,4 +240,6 @@ def finish(
             scores["valid"] |= trainer.translate(model)
     folder = Checkpoint(model.eval(), tokenizer, files.task, scores)
     processes.first_does(lambda: save_folder(out, folder))
+    if processes.is_first:
+        shutil.rmtree(out / TOKENS, ignore_errors=True)  # the run is over: nothing reads them again
     return scores

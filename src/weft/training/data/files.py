@@ -35,14 +35,15 @@ class Files:
                     "file, or one TSV with its columns."
                 )
 
-    def pairs(self, part: Literal["train", "valid"]) -> list[Pair]:
-        """All pairs of a part; errors name file and line."""
+    def pairs(self, part: Literal["train", "valid"]) -> Iterator[Pair]:
+        """All pairs of a part, one at a time; errors name file and line."""
         paths = self.train if part == "train" else self.valid
         if not paths:
-            return []
+            return
         if self.columns is not None:
-            return [(row[0], row[1]) for row in read_columns(paths[0], self.columns)]
-        return list(read_pairs(paths[0], paths[1]))
+            yield from ((row[0], row[1]) for row in read_columns(paths[0], self.columns))
+        else:
+            yield from read_pairs(paths[0], paths[1])
 
     def texts(self, part: Literal["train", "valid"], unit: Literal["line", "file"]) -> list[str]:
         """The documents of a part: its lines, or its files as they are."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,29 +60,32 @@ class Encoded:
 class PairData:
     """A corpus of pairs. With BPE-dropout each epoch is encoded anew, by a seed of its own.
 
-    A process encodes only the pairs that it owns: row % world == rank.
+    A process keeps and encodes only the pairs that it owns: row % world == rank.
     """
 
     def __init__(
         self,
-        pairs: Sequence[Pair],
+        pairs: Iterable[Pair],
         tokenizer: Tokenizer,
         settings: PairSettings,
         processes: Processes | None = None,
     ) -> None:
-        kept = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
         self.tokenizer, self.settings = tokenizer, settings
         self.processes = processes or Processes()
-        self.num_pairs = len(kept)
-        self.own = kept[self.processes.rank :: self.processes.world]
+        self.own: list[Pair] = []
+        self.num_pairs = total = 0
+        for pair in pairs:
+            total += 1
+            if pair[0].strip() and pair[1].strip():
+                if self.num_pairs % self.processes.world == self.processes.rank:
+                    self.own.append(pair)
+                self.num_pairs += 1
         self.report = TextReport()
-        if not kept:
-            raise DataError(
-                f"all {len(pairs)} pairs have an empty side: there is nothing to learn."
-            )
+        if not self.num_pairs:
+            raise DataError(f"all {total} pairs have an empty side: there is nothing to learn.")
         self.once = self.encode(None, self.report)
         self.current: tuple[int, Encoded] = (-1, self.once)
-        self.say(len(pairs), skipped=len(pairs) - len(kept))
+        self.say(total, skipped=total - self.num_pairs)
 
     def say(self, total: int, skipped: int) -> None:
         """Tell what was skipped and cut; refuse when it is too much."""

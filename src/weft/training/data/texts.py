@@ -10,17 +10,17 @@ each epoch cuts the samples at another place, so that no token always stands at 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weft.core.errors import DataError
 from weft.text.collate import collate_samples
-from weft.text.samples import IGNORE, Sample, packed_samples
+from weft.text.samples import IGNORE, PackedSamples, Sample
 from weft.text.tokenizer import Tokenizer
 from weft.training.data.base import Batch, nothing
+from weft.training.data.tokens import TokenFile
 from weft.training.processes import Processes
 
 log = logging.getLogger(__name__)
@@ -43,32 +43,28 @@ class TextData:
 
     def __init__(
         self,
-        texts: Sequence[str],
+        tokens: TokenFile,
         tokenizer: Tokenizer,
         settings: TextSettings,
         processes: Processes | None = None,
     ) -> None:
-        self.tokenizer, self.settings = tokenizer, settings
+        self.tokens, self.tokenizer, self.settings = tokens, tokenizer, settings
         self.processes = processes or Processes()
-        self.documents = tokenizer.encode_batch([text for text in texts if text.strip()])
-        self.num_tokens = sum(len(document) for document in self.documents)
-        log.info("documents=%d tokens=%d", len(self.documents), self.num_tokens)
-        if self.num_tokens < 2:
-            raise DataError(f"the text has {self.num_tokens} tokens: there is nothing to predict.")
-        self.current: tuple[int, list[Sample]] = (0, self.cut(0))
+        self.num_tokens = len(tokens.flat)
+        log.info("documents=%d tokens=%d", len(tokens.starts) - 1, self.num_tokens)
+        self.current: tuple[int, PackedSamples] = (0, self.cut(0))
 
-    def cut(self, epoch: int) -> list[Sample]:
+    def cut(self, epoch: int) -> PackedSamples:
         """The samples of an epoch."""
         settings = self.settings
-        is_stream = settings.documents == "file"
-        documents = self.documents
+        is_stream, skip = settings.documents == "file", 0
         if is_stream and epoch:
-            offset = np.random.default_rng([settings.seed, epoch]).integers(settings.sample_len)
-            documents = [documents[0][offset:], *documents[1:]]
-        samples = packed_samples(documents, settings.sample_len, separate=not is_stream)
-        return list(samples)
+            skip = int(np.random.default_rng([settings.seed, epoch]).integers(settings.sample_len))
+        return PackedSamples(
+            self.tokens.flat, self.tokens.starts, settings.sample_len, not is_stream, skip
+        )
 
-    def at(self, epoch: int) -> list[Sample]:
+    def at(self, epoch: int) -> PackedSamples:
         if self.settings.documents == "line":
             return self.current[1]
         if self.current[0] != epoch:
@@ -83,9 +79,10 @@ class TextData:
         return [order[i : i + size] for i in range(0, len(order), size)]
 
     def count_targets(self, epoch: int, rows: list[int]) -> int:
+        samples = self.at(epoch)
         if self.settings.objective == "lm":
-            return sum(self.at(epoch)[row].length for row in rows)
-        return sum(int((self.masked(epoch, row).targets_T != IGNORE).sum()) for row in rows)
+            return sum(samples.length_of(row) for row in rows)
+        return sum(int(self.chosen(epoch, row, samples.length_of(row)).sum()) for row in rows)
 
     def load(self, epoch: int, rows: list[int]) -> Batch:
         own = rows[self.processes.rank :: self.processes.world]
@@ -103,14 +100,20 @@ class TextData:
             documents_BT=None if is_stream else batch.documents_BT,
         )
 
-    def masked(self, epoch: int, row: int) -> Sample:
-        """The sample with some tokens hidden: 80 % of the chosen masked, 10 % another."""
-        sample, tokenizer = self.at(epoch)[row], self.tokenizer
+    def chosen(self, epoch: int, row: int, length: int) -> NDArray[np.bool_]:
+        """Which tokens of a sample are to be guessed: drawn without reading it."""
         rng = np.random.default_rng([self.settings.seed, epoch, row, 2])
-        length = sample.length
         chosen = rng.random(length) < self.settings.mask_share
         if not chosen.any():
             chosen[rng.integers(length)] = True
+        return chosen
+
+    def masked(self, epoch: int, row: int) -> Sample:
+        """The sample with some tokens hidden: 80 % of the chosen masked, 10 % another."""
+        sample, tokenizer = self.at(epoch)[row], self.tokenizer
+        length = sample.length
+        chosen = self.chosen(epoch, row, length)
+        rng = np.random.default_rng([self.settings.seed, epoch, row, 3])
         ids = sample.ids_T.copy()
         targets = np.full_like(ids, IGNORE)
         targets[:length][chosen] = ids[:length][chosen]
