@@ -1,0 +1,73 @@
+"""Names and transforms between our weights and another project's, read in both directions.
+
+    same("decoder.norm.weight", "model.norm.weight")
+    stacked("decoder.blocks.0.attention.qkv.weight", ("...q_proj.weight", ...), (576, 192, 192))
+
+A rule stands for one of our tensors and the one or more of theirs that it is made of. `join` makes
+ours from theirs, `split` theirs from ours; a family is a list of rules, so what was imported is
+exported by the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of our tensors and theirs."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    join: Callable[[list[Tensor]], Tensor]
+    split: Callable[[Tensor], list[Tensor]]
+
+
+def same(ours: str, theirs: str) -> Rule:
+    """The same tensor under another name."""
+    return Rule(ours, (theirs,), lambda parts: parts[0], lambda whole: [whole])
+
+
+def transposed(ours: str, theirs: str) -> Rule:
+    """A matrix that they keep as [in, out] (GPT-2)."""
+    return Rule(ours, (theirs,), lambda parts: parts[0].T, lambda whole: [whole.T])
+
+
+def stacked(ours: str, theirs: Sequence[str], sizes: Sequence[int]) -> Rule:
+    """Several of theirs one below the other in ours; `sizes` are their numbers of rows."""
+    rows = list(sizes)
+    return Rule(ours, tuple(theirs), torch.cat, lambda whole: list(whole.split(rows)))
+
+
+def changed(
+    ours: str,
+    theirs: str,
+    to_ours: Callable[[Tensor], Tensor],
+    to_theirs: Callable[[Tensor], Tensor],
+) -> Rule:
+    """One tensor, with a change of its own in each direction."""
+    return Rule(ours, (theirs,), lambda parts: to_ours(parts[0]), lambda whole: [to_theirs(whole)])
+
+
+def layer(ours: str, theirs: str, bias: bool = False) -> list[Rule]:
+    """Weight and, where there is one, bias of a layer."""
+    parts = ("weight", "bias") if bias else ("weight",)
+    return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in parts]
+
+
+def stacked_layers(
+    ours: str, theirs: Sequence[str], sizes: Sequence[int], bias: bool = False
+) -> list[Rule]:
+    """Several layers that are one of ours: q, k and v; gate and up."""
+    parts = ("weight", "bias") if bias else ("weight",)
+    return [
+        stacked(f"{ours}.{part}", [f"{name}.{part}" for name in theirs], sizes) for part in parts
+    ]
+
+
+def their_names(rules: Iterable[Rule]) -> set[str]:
+    return {name for rule in rules for name in rule.theirs}

@@ -1,0 +1,155 @@
+"""`TensorSource`: named tensors in a file, read one at a time; and how a model is filled from them.
+
+The model is built without memory and each of its weights is read, joined and put in place by
+itself, so that the peak is the weights and the one tensor at hand. What is missing, left over or of
+another shape is found from the names and shapes alone, before anything is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from weft.checkpoint.rules import Rule, their_names
+from weft.core.errors import DataError
+from weft.models.build import Model, build_model
+from weft.models.config import ModelConfig
+
+
+class TensorSource(Protocol):
+    """Tensors by name. `shapes` costs no more than the header."""
+
+    @property
+    def path(self) -> Path:
+        """What messages name."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+
+    def read(self, name: str) -> Tensor:
+        """A tensor in memory of its own."""
+
+
+class InMemory:
+    """Tensors that are there already."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], path: Path) -> None:
+        self.tensors, self.path = tensors, path
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name].clone()
+
+
+class Renamed:
+    """Another source with the names of some other layout: {new name: name in the source}."""
+
+    def __init__(self, source: TensorSource, names: Mapping[str, str]) -> None:
+        self.source, self.path = source, source.path
+        self.name_of = dict(names)
+        self.shapes = {new: source.shapes[old] for new, old in names.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.source.read(self.name_of[name])
+
+
+def build_from(
+    config: ModelConfig,
+    rules: Sequence[Rule],
+    source: TensorSource,
+    ignored: Sequence[str] = (),
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Model:
+    """A model in eval mode with the weights of `source`. `ignored`: patterns of names in the file
+    that no model needs."""
+    with torch.device("meta"):
+        model = build_model(config)
+    check_names(model, rules, source, ignored)
+    for rule in rules:
+        fill(model, rule, source, torch.device(device), dtype)
+    return model.eval()
+
+
+def check_names(
+    model: nn.Module, rules: Sequence[Rule], source: TensorSource, ignored: Sequence[str]
+) -> None:
+    """A DataError that names what does not fit, before anything is read."""
+    ours = {rule.ours for rule in rules}
+    wanted = {name for names in owners(model).values() for name in names[:1]}
+    assert ours == wanted, f"rules and model differ: {sorted(ours ^ wanted)[:5]}"
+    theirs = their_names(rules)
+    wrong = [f"{name} is missing" for name in sorted(theirs - source.shapes.keys())]
+    surplus = [name for name in source.shapes if name not in theirs]
+    unknown = [n for n in surplus if not any(re.fullmatch(p, n) for p in ignored)]
+    wrong += [f"{name} is not part of this model" for name in unknown]
+    refuse(wrong, source.path)
+    refuse(misshapen(model, rules, source), source.path)
+
+
+def misshapen(model: nn.Module, rules: Sequence[Rule], source: TensorSource) -> Iterable[str]:
+    """Rules run on tensors without memory, so that shapes are compared without reading."""
+    parameters = dict(model.state_dict(keep_vars=True))
+    for rule in rules:
+        given = [torch.empty(source.shapes[name], device="meta") for name in rule.theirs]
+        shapes = ", ".join(
+            f"{name} {tuple(t.shape)}" for name, t in zip(rule.theirs, given, strict=True)
+        )
+        expected = tuple(parameters[rule.ours].shape)
+        try:
+            parts = rule.split(torch.empty(expected, device="meta"))
+            allowed = [tuple(part.shape) for part in parts]
+        except RuntimeError:
+            allowed = []
+        if allowed != [tuple(part.shape) for part in given]:
+            told = ", ".join(str(shape) for shape in allowed)
+            yield f"{shapes} where config.json makes it {told}"
+
+
+def refuse(wrong: Iterable[str], path: Path) -> None:
+    found = list(wrong)
+    if found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise DataError(
+            f"does not fit its settings: {'; '.join(found[:3])}{more}. Use the files of one model.",
+            path,
+        )
+
+
+def owners(model: nn.Module) -> dict[int, list[str]]:
+    """Every weight and buffer that is saved, by identity, with all of its names."""
+    found: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), []).append(name)
+    return found
+
+
+def fill(
+    model: nn.Module, rule: Rule, source: TensorSource, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Read, join and put one weight in all of its places."""
+    tensor = rule.join([source.read(name) for name in rule.theirs])
+    if tensor.is_floating_point():
+        tensor = tensor.to(dtype)
+    tensor = tensor.to(device).contiguous()
+    old = dict(model.state_dict(keep_vars=True))[rule.ours]
+    is_weight = isinstance(old, nn.Parameter)
+    new = nn.Parameter(tensor, requires_grad=True) if is_weight else tensor
+    for name in owners(model)[id(old)]:
+        *path, last = name.split(".")
+        setattr(model.get_submodule(".".join(path)), last, new)
+
+
+def split_state(model: nn.Module, rules: Sequence[Rule]) -> dict[str, Tensor]:
+    """The model's weights under their names: the way back."""
+    state = model.state_dict()
+    return {
+        name: part.detach().cpu().contiguous()
+        for rule in rules
+        for name, part in zip(rule.theirs, rule.split(state[rule.ours]), strict=True)
+    }

@@ -1,0 +1,61 @@
+"""Llama through our import and back: the same logits each time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from weft.checkpoint.families.llama import FAMILY
+from weft.core.batch import ForwardBatch
+
+from .material import assert_every_tensor_is_used_once, exported, imported, shake
+
+SIZES = {
+    "vocab_size": 67,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "attn_implementation": "eager",
+}
+
+CHANGES = {
+    "llama 2": {"num_key_value_heads": 6},
+    "llama 3.1": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        }
+    },
+    "smollm2": {"tie_word_embeddings": True},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "head size": {"head_dim": 12},
+    "yarn": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_logits_are_the_same_after_import_and_after_export(name: str) -> None:
+    original = shake(LlamaForCausalLM(LlamaConfig(**{**SIZES, **CHANGES[name]})))
+    model = imported(FAMILY, original)
+    ids_BT = torch.randint(0, 67, (2, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = original(ids_BT).logits
+        torch.testing.assert_close(model(ForwardBatch(ids_BT)), expected, atol=1e-4, rtol=1e-4)
+        again = exported(FAMILY, model, original)(ids_BT).logits
+        torch.testing.assert_close(again, expected, atol=1e-4, rtol=1e-4)
+    assert_every_tensor_is_used_once(FAMILY, model, original)
