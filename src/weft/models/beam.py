@@ -45,6 +45,23 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
+class WritingRule:
+    """What some models must or must not write. Applied to log probabilities that are not made to
+    add up again, as `transformers` does it, so that scores agree."""
+
+    first: int | None = None
+    """The token that every continuation begins with; it costs nothing."""
+    banned: tuple[int, ...] = ()
+
+    def apply(self, logp_BV: Tensor, length: int) -> Tensor:
+        if self.banned:
+            logp_BV[:, list(self.banned)] = -inf
+        if self.first is not None and length == 0:
+            logp_BV.fill_(-inf)[:, self.first] = 0.0
+        return logp_BV
+
+
+@dataclass(frozen=True)
 class Candidates:
     """The best next tokens of each sentence, best first: X of them."""
 
@@ -64,6 +81,7 @@ def beam_search(
     length_penalty: float = 1.0,
     sources: Sequence[Sequence[int]] | None = None,
     num_best: int = 1,
+    rule: WritingRule | None = None,
 ) -> list[list[Hypothesis]]:
     """At most `num_best` continuations of each prompt, best first. `max_tokens`: one limit, or one
     a prompt; a sentence's result does not depend on the limits of the others."""
@@ -72,7 +90,7 @@ def beam_search(
     check_prompts(model, prompts, max(limits, default=1), sources)
     with next(model.parameters()).device:
         batch = first_batch(model, prompts, max(limits), sources)
-    search = Search(model, batch, limits, end_id, beam, length_penalty, num_best)
+    search = Search(model, batch, limits, end_id, beam, length_penalty, num_best, rule)
     while search.alive:
         search.step()
     refuse_broken(search.found)
@@ -92,7 +110,9 @@ class Search:
         beam: int,
         length_penalty: float,
         num_best: int,
+        rule: WritingRule | None = None,
     ) -> None:
+        self.rule = rule or WritingRule()
         self.model, self.batch, self.end_id = model, batch, end_id
         self.beam, self.length_penalty, self.num_best = beam, length_penalty, num_best
         assert isinstance(batch.cache, ContiguousCache), "the plain loop made its own cache"
@@ -128,7 +148,7 @@ class Search:
         """The 2W best next tokens of each sentence; where it is the last, only the end. Each beam
         offers its own 2W best, which is enough: at most W of them can be ends."""
         B, W = self.scores_BW.shape
-        logp_BV = logits_BV.log_softmax(-1)
+        logp_BV = self.rule.apply(logits_BV.log_softmax(-1), self.length)
         logp, ids = logp_BV.topk(min(2 * self.beam, logp_BV.shape[1]), dim=-1)
         logp, ids = logp.view(B, W, -1).double(), ids.view(B, W, -1)
         if self.end_id is not None and bool(is_last_B.any()):

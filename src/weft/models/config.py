@@ -13,12 +13,12 @@ from pydantic import Field
 
 from weft.core.config import Config
 from weft.core.errors import Problem
-from weft.nn.attention.settings import AttentionConfig
+from weft.nn.attention.settings import AttentionConfig, warn_once
 from weft.nn.embedding import EmbeddingConfig
 from weft.nn.feedforward import FeedForwardConfig, ReluConfig
 from weft.nn.head import HeadConfig
 from weft.nn.norm import NormConfig
-from weft.nn.positions import PositionConfig, SinusoidalConfig
+from weft.nn.positions import PositionConfig, RotaryConfig, SinusoidalConfig
 
 
 class ModelConfig(Config):
@@ -38,6 +38,9 @@ class ModelConfig(Config):
     dropout: float = Field(0.1, ge=0, lt=1)
     attention: AttentionConfig = AttentionConfig()
     position: PositionConfig = SinusoidalConfig()
+    local_position: RotaryConfig | None = None
+    """Rotary positions of the layers that do not see all keys (attention.pattern), where these have
+    their own (Gemma 3: base 10000 beside 1000000). None: `position`, as in the other layers."""
     feedforward: FeedForwardConfig = ReluConfig()
     dense_layers: int = Field(0, ge=0)
     """First layers whose feed-forward is `dense_feedforward` (DeepSeek: 1 to 3 before the experts
@@ -49,6 +52,9 @@ class ModelConfig(Config):
     after)."""
     embedding: EmbeddingConfig = EmbeddingConfig()
     head: HeadConfig = HeadConfig()
+    pooler: bool = False
+    """A dense layer with tanh on the first token's vector (BERT's sentence vector). Encoders
+    only."""
     init_std: float | None = Field(None, gt=0)
     """Spread of fresh weights. None: Xavier for matrices, width ** -0.5 for words."""
 
@@ -70,6 +76,12 @@ class ModelConfig(Config):
         yield from check_vocabularies(self)
         yield from check_positions(self)
         yield from check_blocks(self)
+        if self.pooler and self.kind != "encoder":
+            yield Problem(
+                f"pooler is True but kind is {self.kind}: only an encoder has one vector for a "
+                "whole text. Leave it out.",
+                ("pooler", "kind"),
+            )
         if self.dense_layers > self.num_layers:
             yield Problem(
                 f"dense_layers is {self.dense_layers} but num_layers is {self.num_layers}: "
@@ -101,30 +113,41 @@ def check_vocabularies(config: ModelConfig) -> Iterable[Problem]:
             "a source. Leave it out.",
             ("source_vocab_size", "kind"),
         )
-    elif config.embedding.tied == "all" and source != config.vocab_size:
+    elif config.embedding.ties_source and source != config.vocab_size:
         yield Problem(
             f"source_vocab_size is {source}, vocab_size is {config.vocab_size} and embedding.tied "
-            "is all: one table has one size. Set embedding.tied = output, or leave "
-            "source_vocab_size out.",
+            f"is {config.embedding.tied}: one table has one size. Set embedding.tied = output, or "
+            "leave source_vocab_size out.",
             ("source_vocab_size", "vocab_size", "embedding.tied"),
         )
 
 
 def check_positions(config: ModelConfig) -> Iterable[Problem]:
-    """Rotary positions turn pairs of numbers: the part of a head that they turn must be even."""
-    position, attention = config.position, config.attention
-    has_size = attention.head_size is not None or config.width % attention.num_heads == 0
-    if position.kind != "rotary" or not has_size:
+    """Both positions, where they are rotary and the size of a head is known."""
+    local, attention = config.local_position, config.attention
+    if local is not None and attention.pattern.kind == "full":
+        warn_once(
+            "local_position has no effect: attention.pattern.kind=full lets all layers see all"
+        )
+    if attention.head_size is None and config.width % attention.num_heads:
         return
+    for name, position in (("position", config.position), ("local_position", local)):
+        if position is not None and position.kind == "rotary":
+            yield from check_pairs(config, name, position)
+
+
+def check_pairs(config: ModelConfig, where: str, position: RotaryConfig) -> Iterable[Problem]:
+    """Rotary positions turn pairs of numbers: the part of a head that they turn must be even."""
+    attention = config.attention
     size = attention.rotary_size(config.width)
     turned, least = int(size * position.fraction), 4 if position.scaling.kind == "dynamic" else 2
     if turned % 2 or turned < least:
         name = "attention.latent.rope_size" if attention.kind == "mla" else "the head size"
         yield Problem(
-            f"position.kind is rotary but it would turn {turned} numbers of each head ({name} is "
-            f"{size}, position.fraction {position.fraction:g}): it turns pairs, so that must be "
+            f"{where}.kind is rotary but it would turn {turned} numbers of each head ({name} is "
+            f"{size}, {where}.fraction {position.fraction:g}): it turns pairs, so that must be "
             f"even and at least {least}. Change width, attention.num_heads or attention.head_size.",
-            ("position", "width", "attention.num_heads", "attention.head_size"),
+            (where, "width", "attention.num_heads", "attention.head_size"),
         )
 
 

@@ -18,7 +18,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.decoder = Stack(config, "decoder")
-        tied = config.embedding.tied != "none"
+        tied = config.embedding.ties_output
         self.head = Head(config.head, self.decoder.embedding.words, config.norm, tied)
 
     def kv_specs(self) -> list[KVSpec]:

@@ -26,10 +26,10 @@ class EncoderDecoder(nn.Module):
         self.config = config
         self.encoder = Stack(config, "encoder")
         self.decoder = Stack(config, "decoder")
-        tied = config.embedding.tied
-        if tied == "all":
+        if config.embedding.ties_source:
             self.encoder.embedding.words = self.decoder.embedding.words
-        self.head = Head(config.head, self.decoder.embedding.words, config.norm, tied != "none")
+        tied = config.embedding.ties_output
+        self.head = Head(config.head, self.decoder.embedding.words, config.norm, tied)
 
     def kv_specs(self) -> list[KVSpec]:
         return self.decoder.kv_specs()

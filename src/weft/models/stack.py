@@ -7,6 +7,7 @@ The stack makes, once per pass, what its layers share: positions, masks and the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, cast
 
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ class Stack(nn.Module):
         norm, width = config.norm, config.width
         self.embedding = Embedding(config.embedding, vocab_size, width, norm, config.dropout)
         self.position = build_position(config.position, self.position_shape())
+        local = config.local_position
+        self.local_position = build_position(local, self.position_shape()) if local else None
         self.blocks = nn.ModuleList(self.build_block(layer) for layer in range(self.num_layers))
         self.norm = build_norm(norm, width) if config.has_final_norm else nn.Identity()
 
@@ -78,9 +81,10 @@ class Stack(nn.Module):
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         given = self.prepare(batch)
+        local = replace(given, position=self.local_position or self.position)
         x_BTD = self.embedding(batch, self.position, given.positions_BT)
-        for block in self.blocks:
-            x_BTD = block(x_BTD, given)
+        for block in self.layers:
+            x_BTD = block(x_BTD, given if block.attention.is_full else local)
         return self.norm(x_BTD)
 
     def prepare(self, batch: ForwardBatch) -> Pass:

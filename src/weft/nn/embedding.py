@@ -22,15 +22,25 @@ from weft.nn.positions.base import Position
 class EmbeddingConfig(Config):
     """How ids become vectors, and whether the same table turns vectors back into logits."""
 
-    tied: Literal["all", "output", "none"] = "all"
-    """all: source, target and output share one table; output: target and output share one; none:
-    three tables."""
+    tied: Literal["all", "output", "input", "none"] = "all"
+    """all: source, target and output share one table; output: target and output share one; input:
+    source and target (T5 1.1); none: three tables."""
     scale: bool = False
     """Multiply by sqrt(width), as Vaswani 2017 does, so that positions do not drown the words."""
     norm: bool = False
     """Normalise the sum of word and position (BERT, BLOOM)."""
     segments: int = Field(0, ge=0)
     """Kinds of segment with a vector of their own (BERT: 2). 0: none."""
+
+    @property
+    def ties_output(self) -> bool:
+        """Whether the output's table is the target's."""
+        return self.tied in ("all", "output")
+
+    @property
+    def ties_source(self) -> bool:
+        """Whether the source's table is the target's."""
+        return self.tied in ("all", "input")
 
 
 class Embedding(nn.Module):

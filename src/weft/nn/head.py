@@ -1,5 +1,5 @@
 """The output head: x_BTD -> logits_BTV. One product with a word table, which may be the
-embedding's own."""
+embedding's own. And BERT's pooler: x_BTD -> x_BD, one vector a text."""
 
 from __future__ import annotations
 
@@ -57,3 +57,14 @@ class Transform(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self.norm(F.gelu(self.dense(x_BTD)))
+
+
+class Pooler(nn.Module):
+    """tanh(x_0 W + b): BERT's vector of a text, which its next-sentence training made."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return torch.tanh(self.dense(x_BTD[:, 0]))

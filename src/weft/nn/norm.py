@@ -43,9 +43,9 @@ class NormConfig(Config):
     def has_bias(self) -> bool:
         return self.kind == "layernorm" and self.bias is not False
 
-    def for_heads(self) -> NormConfig:
+    def for_heads(self, eps: float | None = None) -> NormConfig:
         """The same as an rmsnorm: what stands inside attention, over a head or a latent row."""
-        return NormConfig(kind="rmsnorm", eps=self.eps, unit_offset=self.unit_offset)
+        return NormConfig(kind="rmsnorm", eps=eps or self.eps, unit_offset=self.unit_offset)
 
     def cross_checks(self) -> Iterable[Problem]:
         if self.kind == "rmsnorm" and self.bias:

@@ -31,9 +31,10 @@ class LatentAttention(Attention):
         self.kv_rank, self.nope_size, self.rope_size, self.value_size = A, J, O, U
         super().__init__(config, place, scale=(J + O) ** -0.5)
         out_bias = config.bias if config.out_bias is None else config.out_bias
-        self.query = self.make_query(width, config, norm)
+        inner_norm = norm.for_heads(config.latent.norm_eps)
+        self.query = self.make_query(width, config, inner_norm)
         self.kv_down = nn.Linear(width, A + O, bias=config.bias)
-        self.kv_norm = RMSNorm(norm.for_heads(), A)
+        self.kv_norm = RMSNorm(inner_norm, A)
         self.kv_up = nn.Linear(A, H * (J + U), bias=False)
         self.out = nn.Linear(H * U, width, bias=out_bias)
         reach = None if place.is_cross else config.pattern.reach(place.layer)
@@ -47,9 +48,7 @@ class LatentAttention(Attention):
         if rank is None:
             return nn.Linear(width, size, bias=False)
         down = nn.Linear(width, rank, bias=config.bias)
-        return nn.Sequential(
-            down, RMSNorm(norm.for_heads(), rank), nn.Linear(rank, size, bias=False)
-        )
+        return nn.Sequential(down, RMSNorm(norm, rank), nn.Linear(rank, size, bias=False))
 
     def make_rows(self, x_BSD: Tensor, given: Pass) -> Rows:
         c_BSA, r_BSO = self.kv_down(x_BSD).split((self.kv_rank, self.rope_size), dim=-1)

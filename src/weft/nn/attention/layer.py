@@ -31,6 +31,7 @@ class Pass:
     """What all layers of a stack share in one pass."""
 
     position: Position
+    """Of this layer: those that do not see all keys may have another one than the rest."""
     positions_BT: Tensor
     """Position of each new token in its document; [1, T] where all rows agree."""
     start: int | Tensor

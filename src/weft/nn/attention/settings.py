@@ -82,6 +82,8 @@ class LatentConfig(Config):
     """Part of the key that carries the position, shared by all heads. None: half the head size."""
     value_size: int | None = Field(None, ge=1)
     """None: head size."""
+    norm_eps: float | None = Field(None, gt=0)
+    """eps of the norms over latent rows. None: as the other norms. DeepSeek: 1e-6 always."""
     form: Literal["auto", "expanded", "absorbed"] = "auto"
     """auto: the cheaper form for the number of queries and keys at hand, by formula."""
 
