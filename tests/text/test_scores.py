@@ -2,9 +2,11 @@
 
 import pytest
 import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft.core.errors import ConfigError, DataError, UsageError
-from weft.text.scores import score
+from weft.text.scores import character_error_rate, edit_distance, score
 
 HYPOTHESES = ["The cat sat on the mat.", "A man, a bike and a dog!", "Zwei Äpfel."]
 REFERENCES = ["The cat sat on a mat.", "a man, a bike and two dogs!", "Zwei Äpfel."]
@@ -26,6 +28,7 @@ def test_equal_lines_have_the_full_score():
         "bleu": pytest.approx(100),
         "chrf": pytest.approx(100),
         "exact_match": 1.0,
+        "character_error_rate": 0.0,
         "signature": "",
         "chrf_signature": "",
     }
@@ -84,3 +87,25 @@ def test_what_has_no_score_is_refused():
         score("a", ["a"])
     with pytest.raises(ConfigError, match="tokenize is 'mosess': choose one of 13a, moses, zh"):
         score(["a"], ["a"], tokenize="mosess")
+
+
+def slow_distance(left, right):
+    """The recursion as it is defined."""
+    if not left or not right:
+        return len(left) + len(right)
+    return min(
+        slow_distance(left[1:], right) + 1,
+        slow_distance(left, right[1:]) + 1,
+        slow_distance(left[1:], right[1:]) + (left[0] != right[0]),
+    )
+
+
+@given(st.text("ab\u07ca", max_size=5), st.text("ab\u07ca", max_size=5))
+def test_the_edit_distance_is_the_recursion(left, right):
+    assert edit_distance(left, right) == slow_distance(left, right)
+
+
+def test_the_character_error_rate_counts_over_the_whole_corpus():
+    assert character_error_rate(["abc", "x"], ["abd", "xyz"]) == 3 / 6
+    assert character_error_rate([" Ab "], ["ab"], lowercase=True) == 0
+    assert character_error_rate([""], [""]) == 0

@@ -1,5 +1,5 @@
-"""Hypotheses and references -> corpus BLEU and chrF, each with sacreBLEU's signature, and exact
-match.
+"""Hypotheses and references -> corpus BLEU and chrF, each with sacreBLEU's signature, exact match
+and character error rate.
 
     13a     the default: what WMT papers report      zh     Chinese: each character a token
     moses   sacremoses' tokens, then tok:none        char   each character; none: by spaces alone
@@ -18,6 +18,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Literal, get_args
 
+import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
@@ -29,11 +30,13 @@ TOKENIZATIONS: tuple[str, ...] = get_args(Tokenization)
 
 @dataclass(frozen=True)
 class Scores:
-    """BLEU and chrF from 0 to 100; exact match is the share of equal lines, from 0 to 1."""
+    """BLEU and chrF from 0 to 100; exact match is the share of equal lines, from 0 to 1; the error
+    rate counts characters to insert, drop or replace, for each one of the references."""
 
     bleu: float
     chrf: float
     exact_match: float
+    character_error_rate: float
     signature: str
     """Of the BLEU score."""
     chrf_signature: str
@@ -57,7 +60,8 @@ def score(
     chrf = CHRF(lowercase=lowercase)
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)]).score
     exact = equal / len(references)
-    return Scores(bleu, chrf_score, exact, signature, str(chrf.get_signature()))
+    cer = character_error_rate(hypotheses, references, lowercase)
+    return Scores(bleu, chrf_score, exact, cer, signature, str(chrf.get_signature()))
 
 
 def corpus_bleu(
@@ -89,6 +93,30 @@ def moses(language: str, lowercase: bool) -> Callable[[str], str]:
     tokenizer = MosesTokenizer(lang=language)
     cut = partial(tokenizer.tokenize, aggressive_dash_splits=False, return_str=True, escape=False)
     return lambda line: str(cut(line.lower() if lowercase else line))
+
+
+def character_error_rate(
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
+) -> float:
+    """Changes over all lines for each character of the references, white space at both ends aside.
+    Where the references have no character, 0 or 1 a changed one."""
+    changes = length = 0
+    for pair in zip(hypotheses, references, strict=True):
+        left, right = (text.lower() if lowercase else text for text in map(str.strip, pair))
+        changes, length = changes + edit_distance(left, right), length + len(right)
+    return changes / max(1, length)
+
+
+def edit_distance(left: str, right: str) -> int:
+    """Fewest characters to insert, drop or replace (Levenshtein), a row of the table at a time."""
+    places = np.arange(len(right) + 1)
+    codes, row = np.array([ord(char) for char in right], dtype=np.int64), places
+    for char in left:
+        least = np.minimum(row[1:] + 1, row[:-1] + (codes != ord(char)))
+        least = np.concatenate(([row[0] + 1], least))
+        # an insertion costs 1 more than the place to its left, which may itself be one
+        row = np.minimum.accumulate(least - places) + places
+    return int(row[-1])
 
 
 def is_equal(hypothesis: str, reference: str, lowercase: bool) -> bool:

@@ -58,6 +58,9 @@ def find_specials(backend: Backend, settings: Mapping[str, Any]) -> Specials:
 def find_role(backend: Backend, settings: Mapping[str, Any], role: Role) -> str | None:
     """The name of the token with this role. A name that is not in the vocabulary is passed over."""
     told = [content(settings[key]) for key in FILE_KEYS[role] if settings.get(key)]
+    is_denied = any(key in settings for key in FILE_KEYS[role])
+    if not told and is_denied and role != "pad":
+        return None  # null means it; but any batch needs something to fill it up
     names = told or list(CUSTOMARY[role])
     return next((name for name in names if backend.token_to_id(name) is not None), None)
 

@@ -21,6 +21,8 @@ from weft.text.specials import Specials, find_specials
 FILE = "tokenizer.json"
 SIDE_FILE = "tokenizer_config.json"
 OUR_KEY = "weft"
+TARGET = "target"
+"""The folder inside a folder with the target side's tokenizer, where the sides have two."""
 
 
 def load_files(path: Path) -> tuple[Backend, Specials, TokenizerConfig | None]:

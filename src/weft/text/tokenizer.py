@@ -24,7 +24,7 @@ from weft.text.report import TextReport
 from weft.text.settings import TokenizerConfig
 from weft.text.spans import Tokens, view_tokens
 from weft.text.specials import Role, Specials, find_specials
-from weft.text.storage import load_files, save_files
+from weft.text.storage import TARGET, load_files, save_files
 from weft.text.token_bytes import byte_reader
 from weft.text.train import train_backend
 
@@ -37,11 +37,15 @@ class Tokenizer:
         backend: Backend,
         specials: Specials | None = None,
         config: TokenizerConfig | None = None,
+        target: Tokenizer | None = None,
     ) -> None:
         self.backend = backend
         self.specials = specials or find_specials(backend, {})
         self.config = config
         """The settings it was trained with; None where others trained it."""
+        self.target: Tokenizer = target or self
+        """The tokenizer of what a model writes: another one only where the two sides of a
+        translation model are cut differently."""
         self.max_len = config.max_len if config else None
         self.report = TextReport()
         """Counts of everything encoded without a report of its own."""
@@ -51,7 +55,8 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Any, ...]]:
         """Copies for other processes count for themselves."""
-        return Tokenizer, (self.backend, self.specials, self.config)
+        target = None if self.target is self else self.target
+        return Tokenizer, (self.backend, self.specials, self.config, target)
 
     @classmethod
     def train(cls, lines: Iterable[str], config: TokenizerConfig | None = None) -> Tokenizer:
@@ -70,11 +75,18 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
         """From a folder that holds a tokenizer.json, or from such a file itself."""
-        return cls(*load_files(Path(path)))
+        target = Path(path) / TARGET
+        return cls(*load_files(Path(path)), cls.load(target) if target.is_dir() else None)
 
     def save(self, path: str | Path) -> Path:
         """Write a folder (tokenizer.json, tokenizer_config.json) or, for a name in .json, that
-        file; returns the file with the tokenizer."""
+        file; returns the file with the tokenizer. A target side has a folder inside."""
+        if self.target is not self:
+            if Path(path).suffix == ".json":
+                raise UsageError(
+                    f"{path} is one file, but this tokenizer has two sides. Name a folder."
+                )
+            self.target.save(Path(path) / TARGET)
         return save_files(Path(path), self.backend, self.specials, self.config)
 
     def encode(
@@ -129,8 +141,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of ids. Exact for what `encode` made, unless it was normalised, cut or
-        unknown."""
-        return str(self.backend.decode(self.known(ids), skip_special_tokens=skip_special))
+        unknown. Ids are those of the target side, where there is one."""
+        target = self.target
+        return str(target.backend.decode(target.known(ids), skip_special_tokens=skip_special))
 
     def decode_batch(self, batch: Iterable[Sequence[int]], skip_special: bool = True) -> list[str]:
         return [self.decode(ids, skip_special) for ids in batch]
