@@ -98,7 +98,8 @@ def test_scores_may_be_absent(folder):
 
 def test_files_are_plain_json_and_safetensors(folder):
     config = json.loads((folder / CONFIG).read_text())
-    assert list(config) == ["weft", "task", "model"] and config["model"]["width"] == 32
+    assert list(config) == ["weft", "task", "family", "use", "model"]
+    assert config["model"]["width"] == 32
     names = {path.name for path in folder.iterdir()}
     assert names == {CONFIG, WEIGHTS, SCORES, "tokenizer.json", "tokenizer_config.json"}
 

@@ -4,6 +4,7 @@ config.json         settings of the model, and what it was trained to do
 model.safetensors   weights; a tied table is stored once, under its first name
 tokenizer.json      the tokenizer, with tokenizer_config.json beside it
 scores.json         what it reached, on what
+chat_template.jinja how a conversation is written, where the model has a way
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from weft.checkpoint.atomic import write_file
+from weft.checkpoint.families.base import Use
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.build import Model, build_model
@@ -27,6 +29,7 @@ from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, SCORES = "config.json", "model.safetensors", "scores.json"
+TEMPLATE = "chat_template.jinja"
 VERSION = 1
 
 
@@ -39,13 +42,25 @@ class Checkpoint:
     task: str
     """translate, lm or mlm: what it was trained to do."""
     scores: dict[str, Any] = field(default_factory=dict)
+    use: Use = field(default_factory=Use)
+    chat_template: str | None = None
+    family: str | None = None
+    """The family that it was read from; None: trained here."""
 
 
 def save_folder(path: Path, checkpoint: Checkpoint) -> None:
     """Write or replace the folder's files, each whole; the weights come last."""
     path.mkdir(parents=True, exist_ok=True)
-    config = {"weft": VERSION, "task": checkpoint.task, "model": checkpoint.model.config.to_dict()}
+    config = {
+        "weft": VERSION,
+        "task": checkpoint.task,
+        "family": checkpoint.family,
+        "use": checkpoint.use.to_dict(),
+        "model": checkpoint.model.config.to_dict(),
+    }
     checkpoint.tokenizer.save(path)
+    if checkpoint.chat_template is not None:
+        write_file(path / TEMPLATE, checkpoint.chat_template.encode())
     write_json(path / CONFIG, config)
     write_json(path / SCORES, checkpoint.scores)
     save_weights(path / WEIGHTS, checkpoint.model)
@@ -53,6 +68,39 @@ def save_folder(path: Path, checkpoint: Checkpoint) -> None:
 
 def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """The model in eval mode, with its tokenizer."""
+    values = read_card(path)
+    model = build_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG)))
+    load_weights(path / WEIGHTS, model)
+    template = path / TEMPLATE
+    return Checkpoint(
+        model=model.to(device).eval(),
+        tokenizer=Tokenizer.load(path),
+        task=str(values["task"]),
+        scores=read_settings(path / SCORES) if (path / SCORES).is_file() else {},
+        use=Use.from_dict(values.get("use", {})),
+        chat_template=template.read_text(encoding="utf-8") if template.is_file() else None,
+        family=values.get("family"),
+    )
+
+
+def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+    """What formats.py calls: `load_folder` in another number format."""
+    checkpoint = load_folder(path, device)
+    checkpoint.model.to(dtype)
+    return checkpoint
+
+
+def describe_model(path: Path) -> tuple[str | None, ModelConfig]:
+    card = read_card(path)
+    return card.get("family"), ModelConfig.from_dict(card["model"], where=str(path / CONFIG))
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer.load(path)
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """The config.json of a native folder, known to be one that this version reads."""
     if not (path / CONFIG).is_file():
         raise DataError(f"has no {CONFIG}: this is not a model folder. Name one that is.", path)
     values = read_settings(path / CONFIG)
@@ -64,11 +112,7 @@ def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
         )
     if not isinstance(values.get("model"), dict) or "task" not in values:
         raise DataError("has no model or no task in it. Copy the file again.", path / CONFIG)
-    model = build_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG)))
-    load_weights(path / WEIGHTS, model)
-    scores = read_settings(path / SCORES) if (path / SCORES).is_file() else {}
-    tokenizer = Tokenizer.load(path)
-    return Checkpoint(model.to(device).eval(), tokenizer, str(values["task"]), scores)
+    return values
 
 
 def unique_state(model: nn.Module) -> dict[str, Tensor]:

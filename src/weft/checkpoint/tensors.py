@@ -31,26 +31,31 @@ class TensorSource(Protocol):
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
 
-    def read(self, name: str) -> Tensor:
-        """A tensor in memory of its own."""
+    @property
+    def is_mapped(self) -> bool:
+        """Whether `read` gives the file's own memory, which a model must not keep."""
+
+    def read(self, name: str) -> Tensor: ...
 
 
 class InMemory:
     """Tensors that are there already."""
+
+    is_mapped = True
 
     def __init__(self, tensors: Mapping[str, Tensor], path: Path) -> None:
         self.tensors, self.path = tensors, path
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
     def read(self, name: str) -> Tensor:
-        return self.tensors[name].clone()
+        return self.tensors[name]
 
 
 class Renamed:
     """Another source with the names of some other layout: {new name: name in the source}."""
 
     def __init__(self, source: TensorSource, names: Mapping[str, str]) -> None:
-        self.source, self.path = source, source.path
+        self.source, self.path, self.is_mapped = source, source.path, source.is_mapped
         self.name_of = dict(names)
         self.shapes = {new: source.shapes[old] for new, old in names.items()}
 
@@ -133,10 +138,11 @@ def fill(
     model: nn.Module, rule: Rule, source: TensorSource, device: torch.device, dtype: torch.dtype
 ) -> None:
     """Read, join and put one weight in all of its places."""
-    tensor = rule.join([source.read(name) for name in rule.theirs])
-    if tensor.is_floating_point():
-        tensor = tensor.to(dtype)
-    tensor = tensor.to(device).contiguous()
+    parts = [source.read(name) for name in rule.theirs]
+    tensor = rule.join(parts)
+    tensor = tensor.to(device, dtype if tensor.is_floating_point() else None).contiguous()
+    if source.is_mapped and any(tensor.data_ptr() == part.data_ptr() for part in parts):
+        tensor = tensor.clone()
     old = dict(model.state_dict(keep_vars=True))[rule.ours]
     is_weight = isinstance(old, nn.Parameter)
     new = nn.Parameter(tensor, requires_grad=True) if is_weight else tensor

@@ -3,16 +3,20 @@ import and back."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from weft.checkpoint.families.base import Family, Given, written
+from weft.checkpoint.families.base import Family, Given, different, written
 from weft.checkpoint.rules import their_names
 from weft.checkpoint.tensors import InMemory, build_from, split_state
+from weft.core.batch import ForwardBatch
 from weft.models.build import Model
+from weft.models.config import ModelConfig
 
 PLACE = Path("tiny/config.json")
 
@@ -57,3 +61,53 @@ def assert_every_tensor_is_used_once(family: Family, model: Model, like: PreTrai
     names = [name for rule in family.rules(model.config) for name in rule.theirs]
     assert len(names) == len(set(names))
     assert their_names(family.rules(model.config)) == saved_state(like).keys()
+
+
+def both_ways(
+    family: Family, original: PreTrainedModel, folder: Path, length: int = 40
+) -> tuple[Model, PreTrainedModel]:
+    """Through files: what `save_pretrained` writes becomes our model, what we write becomes theirs
+    again, every tensor of the files is used exactly once, and the logits stay the same."""
+    original.save_pretrained(folder / "theirs")
+    values = json.loads((folder / "theirs" / "config.json").read_text(encoding="utf-8"))
+    state = load_file(folder / "theirs" / "model.safetensors")
+    config = family.read_config(Given(values, PLACE))
+    rules = family.rules(config)
+    names = [name for rule in rules for name in rule.theirs]
+    assert sorted(names) == sorted(state)
+    model = build_from(config, rules, InMemory(state, PLACE), family.ignored)
+    again = loaded_by_them(family, model, original, folder / "ours")
+    vocab_size = original.config.vocab_size
+    ids_BT = torch.randint(0, vocab_size, (2, length), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = original(ids_BT).logits
+        ours, back = model(ForwardBatch(ids_BT)), again(ids_BT).logits
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(back, expected, atol=1e-4, rtol=1e-4)
+    return model, again
+
+
+def loaded_by_them(
+    family: Family, model: Model, like: PreTrainedModel, folder: Path
+) -> PreTrainedModel:
+    """What `from_pretrained` makes of the files that we write: nothing missing, nothing left."""
+    folder.mkdir()
+    values = written(family, model.config)
+    (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    state = split_state(model, family.rules(model.config))
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    again, told = type(like).from_pretrained(
+        folder, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(told.values()), told
+    return again.eval()
+
+
+def assert_both_spellings_are_read_alike(
+    family: Family, values: dict[str, Any], theirs: type[PreTrainedConfig]
+) -> ModelConfig:
+    """A config.json as it is on the hub, and the same as `transformers` writes it today."""
+    old = family.read_config(Given(values, PLACE))
+    new = family.read_config(Given(theirs.from_dict(values).to_dict(), PLACE))
+    assert not different(old, new)
+    return old

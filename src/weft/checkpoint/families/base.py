@@ -16,11 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.rules import Rule
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError, UsageError, WeftError
 from weft.models.config import ModelConfig
+from weft.nn.feedforward import FeedForwardConfig
 
 NOT_COMPARED = ("dropout", "attention.dropout", "attention.kernel", "attention.latent.form")
 """Settings that do not change what a trained model computes; `canonical` drops init_std too."""
+PATTERN_READS = {
+    "window": ("window",),
+    "dilated": ("window", "step"),
+    "strided": ("stride",),
+    "global": ("window", "global_tokens"),
+    "blocks": ("block_size", "blocks"),
+}
+"""What each kind of attention.pattern reads, besides kind and full_every."""
 
 
 class Given:
@@ -119,17 +128,28 @@ class Family:
     read_use: Callable[[Given], Use] = no_use
 
 
+class MisfitError(UsageError):
+    """A model that a family cannot say; `distance` grows with what is in the way."""
+
+    def __init__(self, name: str, wrong: Sequence[str], distance: int) -> None:
+        self.distance = distance
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        super().__init__(f"this model is not a {name}: {'; '.join(wrong[:3])}{more}.")
+
+
 def written(family: Family, config: ModelConfig) -> dict[str, Any]:
     """Their settings for this model; a UsageError names what the family cannot say."""
     if family.write_config is None:
         raise UsageError(f"the {family.name} family is only read. Choose another one.")
-    values = family.write_config(config)
-    back = family.read_config(Given(values, Path(family.name)))
-    wrong = different(config, back)
+    try:
+        values = family.write_config(config)
+        other = family.read_config(Given(values, Path(family.name)))
+    except WeftError as error:
+        raise MisfitError(family.name, [str(error).rstrip(".")], distance=100) from None
+    wrong = different(config, other)
     if wrong:
-        raise UsageError(
-            f"this model is not a {family.name}: {'; '.join(wrong[:3])}. Choose another family."
-        )
+        far = 1000 if other.kind != config.kind else 0
+        raise MisfitError(family.name, wrong, distance=far + len(wrong))
     return values
 
 
@@ -170,21 +190,50 @@ def canonical(config: ModelConfig) -> dict[str, Any]:
     heads["head_size"] = attention.query_size(config.width)
     heads["scale"] = attention.scale or attention.query_size(config.width) ** -0.5
     if attention.kind == "mla":
-        heads["latent"] |= attention.latent_sizes(config.width)._asdict()
+        heads["latent"] = canonical_latent(config)
     else:
         heads["kind"], heads["num_kv_heads"] = "heads", attention.kv_heads
         del heads["latent"]
-    if attention.pattern.kind == "full":
-        del heads["pattern"]
-    values["feedforward"]["width"] = inner_width(config)
-    values["feedforward"].pop("dropout", None)
+    heads["pattern"], values["local_position"] = canonical_pattern(config)
+    values["feedforward"] = canonical_feedforward(config.feedforward, config.width)
     if config.dense_layers:
-        dense = config.dense_feedforward
-        values["dense_feedforward"]["width"] = dense.inner_width(config.width)
-        values["dense_feedforward"].pop("dropout", None)
+        dense = canonical_feedforward(config.dense_feedforward, config.width)
+        values["dense_feedforward"] = dense
     else:
         del values["dense_feedforward"]
     del values["init_std"]
+    return values
+
+
+def canonical_latent(config: ModelConfig) -> dict[str, Any]:
+    """Sizes of latent heads, those that follow from the head size filled in."""
+    latent = config.attention.latent
+    return {
+        **config.attention.latent_sizes(config.width)._asdict(),
+        "query_rank": latent.query_rank,
+        "norm_eps": latent.norm_eps or config.norm.eps,
+    }
+
+
+def canonical_pattern(config: ModelConfig) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Which keys the layers see, and the positions of those that do not see all."""
+    pattern, told = config.attention.pattern, config.attention.pattern.to_dict()
+    count = max(config.layers_of("encoder"), config.layers_of("decoder"))
+    is_full = [pattern.is_full(layer) for layer in range(count)]
+    if all(is_full):
+        return {"kind": "full"}, None
+    full_every = pattern.full_every if any(is_full) else None
+    read = {name: told[name] for name in ("kind", *PATTERN_READS[pattern.kind])}
+    local = config.local_position or config.position
+    return {**read, "full_every": full_every}, local.to_dict()
+
+
+def canonical_feedforward(config: FeedForwardConfig, width: int) -> dict[str, Any]:
+    """Its inner width filled in; groups of experts left out where a token may use all of them."""
+    values = config.to_dict() | {"width": config.inner_width(width)}
+    values.pop("dropout", None)
+    if config.kind == "experts" and config.groups_per_token == config.num_groups:
+        values |= {"num_groups": 1, "groups_per_token": 1, "group_score": "max"}
     return values
 
 

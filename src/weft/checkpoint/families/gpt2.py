@@ -1,0 +1,110 @@
+"""GPT-2, and all of its layout: learned positions, LayerNorm before, biases everywhere.
+
+Their matrices are kept as [in, out]; their fused q, k, v are in our order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.checkpoint.families import llama
+from weft.checkpoint.families.base import Family, Given, inner_width
+from weft.checkpoint.rules import Rule, layer, same, transposed
+from weft.models.config import ModelConfig
+
+KINDS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""activation_function and the feed-forward layer it means."""
+NAMES = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "silu": "silu"}
+"""The way back: the name that most files have."""
+
+
+def read_config(given: Given) -> ModelConfig:
+    given.refuse("scale_attn_by_inverse_layer_idx", False, False)
+    given.refuse("add_cross_attention", False, False)
+    width = given.size("n_embd")
+    return ModelConfig.from_dict(
+        {
+            "kind": "decoder",
+            "vocab_size": given.size("vocab_size"),
+            "width": width,
+            "num_layers": given.size("n_layer"),
+            "max_len": given.size("n_positions", 1024),
+            "dropout": 0.0,
+            "attention": {
+                "kind": "mha",
+                "num_heads": given.size("n_head"),
+                "bias": True,
+                "scale": None if given.flag("scale_attn_weights", True) else 1.0,
+            },
+            "position": {"kind": "learned"},
+            "feedforward": {
+                "kind": given.one_of("activation_function", KINDS, "gelu_new"),
+                "width": given.size("n_inner", 4 * width),
+            },
+            "norm": {"kind": "layernorm", "eps": given.number("layer_norm_epsilon", 1e-5)},
+            "embedding": {"tied": "all" if given.flag("tie_word_embeddings", True) else "none"},
+        },
+        where=str(given.path),
+    )
+
+
+def write_config(config: ModelConfig) -> dict[str, Any]:
+    heads = config.attention
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocab_size,
+        "n_embd": config.width,
+        "n_inner": inner_width(config),
+        "n_layer": config.num_layers,
+        "n_head": heads.num_heads,
+        "n_positions": config.max_len,
+        "activation_function": NAMES.get(config.feedforward.kind, "gelu_new"),
+        "layer_norm_epsilon": config.norm.eps,
+        "scale_attn_weights": heads.scale != 1.0,
+        "tie_word_embeddings": config.embedding.tied != "none",
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout),
+    }
+
+
+def rules(config: ModelConfig) -> list[Rule]:
+    found = layer("decoder.embedding.words", "transformer.wte")
+    found += [same("decoder.position.table_MD", "transformer.wpe.weight")]
+    found += layer("decoder.norm", "transformer.ln_f", bias=True)
+    found += layer("head", "lm_head") if config.embedding.tied == "none" else []
+    for i in range(config.num_layers):
+        ours, theirs = f"decoder.blocks.{i}", f"transformer.h.{i}"
+        found += layer(f"{ours}.attention_path.norm", f"{theirs}.ln_1", bias=True)
+        found += layer(f"{ours}.feedforward_path.norm", f"{theirs}.ln_2", bias=True)
+        found += product(f"{ours}.attention.qkv", f"{theirs}.attn.c_attn")
+        found += product(f"{ours}.attention.out", f"{theirs}.attn.c_proj")
+        found += product(f"{ours}.feedforward.up", f"{theirs}.mlp.c_fc")
+        found += product(f"{ours}.feedforward.down", f"{theirs}.mlp.c_proj")
+    return found
+
+
+def product(ours: str, theirs: str) -> list[Rule]:
+    """Matrix and bias of one of their Conv1D layers."""
+    weight = transposed(f"{ours}.weight", f"{theirs}.weight")
+    return [weight, same(f"{ours}.bias", f"{theirs}.bias")]
+
+
+FAMILY = Family(
+    name="gpt2",
+    model_types=("gpt2",),
+    read_config=read_config,
+    rules=rules,
+    write_config=write_config,
+    # causal masks that old files keep beside the weights
+    ignored=(r".*\.attn\.(masked_)?bias", r"lm_head\.weight"),
+    prefixes=("transformer.",),
+    read_use=llama.read_use,
+)

@@ -1,0 +1,41 @@
+"""Mistral: Llama's layout, with a window in every layer (7B v0.1) or in none (v0.2 and later)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.checkpoint.families import llama
+from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.windows import read_window, write_window
+from weft.models.config import ModelConfig
+
+
+def read_config(given: Given) -> ModelConfig:
+    """layer_types, which some files have, goes before sliding_window (transformers then calls the
+    model a Ministral)."""
+    values = llama.read_config(given).to_dict()
+    has_window = given.get("sliding_window") is not None
+    values["attention"]["pattern"] = read_window(given, lambda layer: has_window)
+    return ModelConfig.from_dict(values, where=str(given.path))
+
+
+def write_config(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "hidden_act": "silu",
+        "sliding_window": write_window(config)["sliding_window"],
+        **llama.common_config(config),
+    }
+
+
+FAMILY = Family(
+    name="mistral",
+    model_types=("mistral",),
+    read_config=read_config,
+    rules=llama.rules,
+    write_config=write_config,
+    ignored=llama.FAMILY.ignored,
+    prefixes=("model.",),
+    read_use=llama.read_use,
+)

