@@ -90,7 +90,7 @@ def test_people_get_a_table(recipe: str, capsys: pytest.CaptureFixture[str]) -> 
         (["{recipe}", "--set", "model.widht=3"], 2, "Did you mean 'width'?"),
         (["{recipe}", "--set", "width=3"], 2, "begin its name with 'model.'"),
         (["{recipe}", "--set", "model.width"], 2, "has no value"),
-        (["{folder}"], 1, "config.json: there is no such file"),
+        (["{folder}"], 1, "has no config.json, so it is not a model folder"),
         (["{empty}"], 2, "has no [model] section"),
         (["{recipe}", "--dtype", "int4"], 2, "'int4' is not a known dtype"),
     ],

@@ -118,7 +118,7 @@ def test_errors_are_one_sentence(model, tmp_path, capsys):
     bad, lm = tmp_path / "bad.txt", tiny_folder(tmp_path / "lm", "decoder")
     bad.write_bytes(b"the cat\n\xff\n")
     cases = [
-        (["nowhere"], 1, "nowhere: there is no such model. A Weft model folder"),
+        (["nowhere"], 1, "nowhere: there is no such model. Name a Weft folder"),
         ([model, "gone.txt"], 1, "gone.txt: there is no such file"),
         ([model, bad], 1, f"{bad}, line 2: byte 0xff at byte 1 of the line is not UTF-8"),
         ([lm, bad], 1, f"{bad}, line 2"),

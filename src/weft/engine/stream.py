@@ -8,7 +8,7 @@ all ids anew at each step, as many do: time stays linear, and one wrong byte spo
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,10 +23,10 @@ def stream_ids(
     model: Decoder,
     prompt: list[int],
     max_tokens: int,
-    end_id: int | None,
+    ends: Collection[int],
     sampling: SamplingConfig,
 ) -> Iterator[int]:
-    """The tokens behind a prompt, each as soon as it is chosen; the end token not included."""
+    """The tokens behind a prompt, each as soon as it is chosen; an end token is not included."""
     output: list[int] = []
     with torch.inference_mode(), next(model.parameters()).device:
         batch = first_batch(model, [prompt], max_tokens, None)
@@ -35,7 +35,7 @@ def stream_ids(
         with torch.inference_mode():
             ids_B = step(model, batch, [prompt], [output], sampling)
         token = int(ids_B[0])
-        if token == end_id:
+        if token in ends:
             return
         output.append(token)
         yield token
@@ -54,6 +54,31 @@ def pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
     rest = decoder.decode(b"", final=True)
     if rest:
         yield rest
+
+
+def until(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
+    """The text before the first stop. What may be the beginning of one is held back, so that a stop
+    is found across the borders of tokens."""
+    held = ""
+    for text in texts:
+        held += text
+        cut = min((held.find(stop) for stop in stops if stop in held), default=-1)
+        if cut >= 0:
+            if held[:cut]:
+                yield held[:cut]
+            return
+        keep = max((overlap(held, stop) for stop in stops), default=0)
+        if len(held) > keep:
+            yield held[: len(held) - keep]
+            held = held[len(held) - keep :]
+    if held:
+        yield held
+
+
+def overlap(text: str, stop: str) -> int:
+    """How many characters at the end of the text are the beginning of the stop."""
+    most = min(len(text), len(stop) - 1)
+    return next((n for n in range(most, 0, -1) if stop.startswith(text[-n:])), 0)
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:

@@ -1,0 +1,43 @@
+"""`weft embed`: lines in, one vector a line out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from weft.cli.output import print_json, progress, say
+from weft.cli.translate import CHUNK, chunks
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file or a name.")]
+File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none or -: stdin.")]
+
+
+def command(
+    model: Model,
+    file: File = "-",
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens computed together.")] = 4096,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="One object a line: text, vector.")] = False,
+) -> None:
+    """One vector of length 1 for every line of text: close vectors, close meanings.
+
+    \b
+    Example:
+      echo "A man rides a bicycle." | weft embed minilm
+      weft embed minilm sentences.txt --json > vectors.jsonl
+    """
+    from weft.engine.load import load
+    from weft.text.corpus import read_lines
+
+    reader = load(model, device)
+    for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
+        with progress("embedding", len(lines)) as step:
+            vectors_BD = reader.embed(lines, batch_tokens, step)
+        for line, vector in zip(lines, vectors_BD.tolist(), strict=True):
+            if json:
+                print_json({"text": line, "vector": vector})
+            else:
+                print(" ".join(f"{number:.6f}" for number in vector))
+    if reader.tokenizer.report.cut_lines:
+        say(reader.tokenizer.report.summary())

@@ -1,0 +1,117 @@
+"""generate, chat, embed and convert on small models of our own: what they print and refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+import weft
+from tests.engine.tiny import tiny_folder
+from weft.checkpoint.native import TEMPLATE
+from weft.cli.app import main
+from weft.engine.stream import pieces
+
+TURNS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:"
+MARIAN = {
+    "attention": {"num_heads": 4, "bias": True},
+    "position": {"kind": "sinusoidal", "layout": "halves"},
+    "norm": {"placement": "after"},
+    "embedding": {"scale": True},
+    "head": {"bias": True},
+}
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("lm") / "model", "decoder")
+
+
+def test_generate_streams_what_python_gives(writer: Path, capsys: pytest.CaptureFixture) -> None:
+    expected = weft.load(writer).generate("the", max_tokens=8, temperature=0.0)
+    assert main(["generate", str(writer), "the", "--max-tokens", "8"]) == 0
+    assert capsys.readouterr().out == expected + "\n"
+
+
+def test_generate_tells_text_tokens_and_usage(writer: Path, capsys: pytest.CaptureFixture) -> None:
+    asked = ["generate", str(writer), "the", "--max-tokens", "8", "--json"]
+    asked += ["--temperature", "1", "--seed", "3"]
+    assert main(asked) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert list(told) == ["text", "tokens", "usage"]
+    loaded = weft.load(writer)
+    assert told["usage"]["prompt_tokens"] == len(loaded.prompt_ids("the"))
+    assert told["usage"]["completion_tokens"] == len(told["tokens"]) <= 8
+    assert told["text"] == "".join(pieces(loaded.tokenizer, told["tokens"]))
+
+
+def test_generate_ends_before_a_stop(writer: Path, capsys: pytest.CaptureFixture) -> None:
+    whole = weft.load(writer).generate("the", max_tokens=20, temperature=0.0)
+    assert len(whole) > 3, "the model says enough to be stopped"
+    assert main(["generate", str(writer), "the", "--max-tokens", "20", "--stop", whole[2:4]]) == 0
+    assert capsys.readouterr().out == whole[: whole.find(whole[2:4])] + "\n"
+
+
+def test_chat_answers_each_line_in_the_template(
+    writer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    folder = tiny_folder(tmp_path / "chat", "decoder")
+    (folder / TEMPLATE).write_text(TURNS)
+    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\nthe dog\n\nnever read\n"))
+    assert main(["chat", str(folder), "--json", "--max-tokens", "3"]) == 0
+    turns = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [turn["role"] for turn in turns] == ["assistant", "assistant"]
+    prompt = f"u:a cat a:{turns[0]['content']} u:the dog a:"
+    assert turns[1]["content"] == weft.load(folder).generate(prompt, 3, temperature=0.0)
+    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\n"))
+    assert main(["chat", str(writer)]) == 2
+    assert "has no chat template" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
+def test_embed_gives_one_vector_a_line(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder, text = tiny_folder(tmp_path / "model", kind), tmp_path / "text"
+    text.write_text("the cat\na dog runs in the park\n\n")
+    assert main(["embed", str(folder), str(text), "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["text"] for one in told] == ["the cat", "a dog runs in the park", ""]
+    vectors_BD = torch.tensor([one["vector"] for one in told])
+    torch.testing.assert_close(vectors_BD.norm(dim=-1), torch.ones(3))
+    alone_BD = weft.load(folder).embed(["the cat"])
+    torch.testing.assert_close(vectors_BD[:1], alone_BD, atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_of_ours_is_written_for_transformers_and_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder, out = tiny_folder(tmp_path / "model", **MARIAN), tmp_path / "out"
+    code = main(["convert", str(folder), str(out), "--to", "hf", "--json"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert json.loads(shown.out)["family"] == "marian"
+    ours, again = weft.load(folder), weft.load(out)
+    assert again.translate(["the cat"], beam=3) == ours.translate(["the cat"], beam=3)
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(out)
+    count = sum(weight.numel() for weight in ours.model.parameters())
+    assert sum(weight.numel() for weight in theirs.parameters()) >= count
+    assert main(["convert", str(folder), str(out), "--to", "hf"]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_model_that_no_family_can_say_is_told_what_is_in_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tiny_folder(tmp_path / "model", **{**MARIAN, "norm": {"placement": "before"}})
+    assert main(["convert", str(folder), str(tmp_path / "out"), "--to", "hf"]) == 2
+    told = capsys.readouterr().err
+    assert "this model is not a marian: final_norm would become" in told and told.count("\n") == 1
+    assert not (tmp_path / "out").exists()

