@@ -51,9 +51,7 @@ def test_every_switch_changes_just_itself(recipe: Recipe) -> None:
 def test_a_window_keeps_only_itself() -> None:
     heads = {"kind": "mha", "num_heads": 2}
     full = ModelConfig(kind="decoder", width=8, num_layers=2, max_len=64, attention=heads)
-    window = full.with_changes(
-        {"attention.pattern.kind": "window", "attention.pattern.window": 16}
-    )
+    window = full.with_changes({"attention.pattern.kind": "window", "attention.pattern.window": 16})
     assert cache_bytes(full) == 2 * 2 * 8 * 4 * 64 == 4 * cache_bytes(window)
 
 
