@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.text.settings import TokenizerConfig
-from weft.text.specials import Specials, find_specials
+from weft.text.specials import FILE_KEYS, ROLES, Specials, find_specials
 
 FILE = "tokenizer.json"
 SIDE_FILE = "tokenizer_config.json"
@@ -73,7 +73,8 @@ def side_file(specials: Specials, config: TokenizerConfig | None) -> str:
     values: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        **specials.to_file(),
+        # null where there is none, so that no token gets a role by its name when it is read again
+        **{FILE_KEYS[role][0]: getattr(specials, role) for role in ROLES},
     }
     if config is not None:
         values |= ours(config)

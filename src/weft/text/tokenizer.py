@@ -24,7 +24,7 @@ from weft.text.report import TextReport
 from weft.text.settings import TokenizerConfig
 from weft.text.spans import Tokens, view_tokens
 from weft.text.specials import Role, Specials, find_specials
-from weft.text.storage import TARGET, load_files, save_files
+from weft.text.storage import FILE, TARGET, load_files, save_files
 from weft.text.token_bytes import byte_reader
 from weft.text.train import train_backend
 
@@ -76,7 +76,7 @@ class Tokenizer:
     def load(cls, path: str | Path) -> Tokenizer:
         """From a folder that holds a tokenizer.json, or from such a file itself."""
         target = Path(path) / TARGET
-        return cls(*load_files(Path(path)), cls.load(target) if target.is_dir() else None)
+        return cls(*load_files(Path(path)), cls.load(target) if (target / FILE).is_file() else None)
 
     def save(self, path: str | Path) -> Path:
         """Write a folder (tokenizer.json, tokenizer_config.json) or, for a name in .json, that

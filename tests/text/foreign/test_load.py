@@ -5,7 +5,16 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from tests.text.foreign.families import bart, bert_cased, bert_uncased, gpt2, llama, smollm_json
+from tests.text.foreign.families import (
+    bart,
+    bert_cased,
+    bert_uncased,
+    gpt2,
+    llama,
+    llama3_json,
+    qwen2,
+    smollm_json,
+)
 from tests.text.foreign.folders import END, byte_level, entry, spm_bytes, write
 from tests.text.hard_strings import hard_strings
 from tests.text.material import trained
@@ -86,6 +95,16 @@ def test_a_role_that_the_vocabulary_lacks_becomes_a_new_token(tmp_path):
     size = byte_level().get_vocab_size()
     assert (ours.pad_id, ours.mask_id) == (theirs.pad_token_id, theirs.mask_token_id)
     assert ours.pad_id == size
+
+
+def test_a_role_that_the_config_denies_is_none_but_for_padding(tmp_path):
+    ours = load_tokenizer(qwen2(tmp_path))
+    assert (ours.specials.begin, ours.specials.unknown) == (None, None)
+    denied = {"bos_token": None, "eos_token": None, "pad_token": None}
+    ours = load_tokenizer(write(llama3_json(tmp_path / "b"), "llama", denied))
+    assert (ours.begin_id, ours.end_id) == (None, None)
+    ours = load_tokenizer(write(smollm_json(tmp_path / "c"), "llama", denied))
+    assert ours.pad_id == 0
 
 
 def test_tokens_of_the_older_file_are_added_with_their_ids(tmp_path):

@@ -21,29 +21,23 @@ SPACE = "\u2581"
 def test_plain_text_has_the_ids_of_sentencepiece(kind, tmp_path):
     data = spm_bytes(kind)
     ours = load_tokenizer(write(tmp_path, "llama", None, tokenizer__model=data))
-    theirs = oracle(data)
-    texts = [
-        text for text in hard_strings(1500, names=True) if is_normalised_alike(ours, data, text)
-    ]
+    theirs, texts = oracle(data), list(hard_strings(1500, names=True))
+    if parse(data).charsmap:
+        # the library's charsmap takes a grapheme at a time: what it changes otherwise is left out
+        normalize = ours.backend.normalizer.normalize_str
+        texts = [text for text in texts if normalize(text) == theirs.normalize(text)]
     assert len(texts) > 1200
     assert ours.encode_batch(texts, add_special=False) == theirs.encode(texts)
-
-
-def is_normalised_alike(ours, data: bytes, text: str) -> bool:
-    """False where the library's charsmap differs: it takes a grapheme at a time."""
-    if not parse(data).charsmap:
-        return True
-    theirs = oracle(data).normalize(text)
-    return ours.backend.normalizer.normalize_str(text) == theirs
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma", "unigram-bytes"])
 def test_ids_become_the_text_that_sentencepiece_gives(kind, tmp_path):
     data = spm_bytes(kind)
     ours = load_tokenizer(write(tmp_path, "llama", None, tokenizer__model=data))
+    theirs = oracle(data)
     for text in hard_strings(500, seed=3):
-        ids = oracle(data).encode(text)
-        assert ours.decode(ids, skip_special=False) == oracle(data).decode(ids)
+        ids = theirs.encode(text)
+        assert ours.decode(ids, skip_special=False) == theirs.decode(ids)
 
 
 def test_symbols_with_spaces_are_found_in_runs_of_spaces(tmp_path):

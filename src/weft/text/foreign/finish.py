@@ -33,10 +33,9 @@ def named(backend: Backend, side: Side, habits: Habits) -> dict[str, object]:
     """The settings with the family's names where they are silent."""
     custom = habits.names.to_file()
     known = {key: name for key, name in custom.items() if backend.token_to_id(name) is not None}
-    told = {key: value for key, value in side.settings.items() if value}
-    if any(key in told for key in ("cls_token", "sep_token")):
+    if any(side.settings.get(key) for key in ("cls_token", "sep_token")):
         known = {key: name for key, name in known.items() if key not in ("bos_token", "eos_token")}
-    return {**known, **told}
+    return {**known, **side.settings}
 
 
 def marked(backend: Backend, specials: Specials) -> list[AddedToken]:

@@ -11,14 +11,14 @@ from weft.text.foreign.finish import add_tokens
 from weft.text.foreign.habits import Habits
 from weft.text.foreign.side import Side
 from weft.text.specials import find_specials
-from weft.text.storage import TARGET, load_files
+from weft.text.storage import FILE, TARGET, load_files
 from weft.text.tokenizer import Tokenizer
 
 
 def load(folder: Path, side: Side, habits: Habits) -> Tokenizer:
     """Habits are not asked: the file says how text is cut and framed."""
     backend, _, config = load_files(folder)
-    if config is not None or (folder / TARGET).is_dir():
+    if config is not None or (folder / TARGET / FILE).is_file():
         return Tokenizer.load(folder)
     # where the two disagree about an id, the file that the model was trained with is this one
     declared = {
