@@ -56,3 +56,25 @@ def test_without_gradients_nothing_is_kept() -> None:
     with torch.no_grad():
         loss = token_loss(hidden, weight, None, targets, LossRule())
     assert not loss.requires_grad
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 4.0, 40.0, 1e4], ids=lambda size: f"{size:g} times")
+def test_logits_of_any_size_are_right_in_float32(size: float) -> None:
+    """Small ones need no shift before exp; large ones would overflow without it."""
+    hidden, weight, bias, targets = (x.detach() for x in draw(N=40, V=90))
+    singles = [(hidden * size).float().requires_grad_(), weight.float().requires_grad_()]
+    doubles = [x.detach().double().requires_grad_() for x in singles]
+    ours = token_loss(*singles, bias.float(), targets, LossRule(0.1))
+    theirs = plain(F.linear(*doubles, bias), targets, LossRule(0.1))
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+    for a, b in zip(
+        torch.autograd.grad(ours, singles), torch.autograd.grad(theirs, doubles), strict=True
+    ):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4 * size)
+
+
+def test_a_loss_of_nan_stays_nan() -> None:
+    hidden, weight, _, targets = draw()
+    with torch.no_grad():
+        hidden[2, 1] = torch.nan
+        assert token_loss(hidden, weight, None, targets, LossRule()).isnan()

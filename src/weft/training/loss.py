@@ -12,6 +12,7 @@ smoothing away, is done on the products, which are V / D times smaller.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,9 @@ from torch.autograd.function import once_differentiable
 
 SLICE_NUMBERS = 1 << 22
 """Logits in flight at once: 16 MB of float32, about what a processor's last cache holds."""
+
+TAME = 60.0
+"""Logits up to here, of either sign, have an exp and a sum of exps that float32 holds well."""
 
 
 class LossRule(NamedTuple):
@@ -126,13 +130,22 @@ class Walk:
         logits_NV = self.logits(rows)
         picked_N = logits_NV.gather(1, targets_N[:, None]).squeeze(1).double()
         means_N = self.mean_logits(hidden_ND).double()
-        most_N1 = logits_NV.amax(1, keepdim=True)
-        exp_NV = logits_NV.sub_(most_N1).exp_()
+        shift_N1 = None if self.is_tame else logits_NV.amax(1, keepdim=True)
+        exp_NV = (logits_NV if shift_N1 is None else logits_NV.sub_(shift_N1)).exp_()
         sums_N1 = exp_NV.sum(1, keepdim=True)
-        lse_N = (most_N1 + sums_N1.log()).squeeze(1).double()
+        logs_N1 = sums_N1.log() if shift_N1 is None else shift_N1 + sums_N1.log()
+        lse_N = logs_N1.squeeze(1).double()
         if wants_gradient:
             self.add_plain_gradient(exp_NV, 1 / sums_N1, rows)
         return (lse_N - (1 - smoothing) * picked_N - smoothing * means_N).sum()
+
+    @cached_property
+    def is_tame(self) -> bool:
+        """Whether no logit can leave -TAME..TAME, as |h . w| <= |h| |w|: then exp needs no shift,
+        which saves two walks over all logits. NaN is not tame."""
+        lengths = self.hidden_ND.norm(dim=1).max() * self.weight_VD.norm(dim=1).max()
+        offset = 0.0 if self.bias_V is None else self.bias_V.detach().abs().max()
+        return bool(lengths + offset < TAME)
 
     def mean_logits(self, hidden_ND: Tensor) -> Tensor:
         """The mean over the vocabulary of each token's logits, by way of the mean word."""
