@@ -6,11 +6,11 @@ import math
 
 from torch import Tensor
 
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.base import Row
+from weft.sampling.candidates import cut
 
 
-def min_p(logits_BV: Tensor, config: SamplingConfig) -> Tensor:
-    if config.min_p == 0:
-        return logits_BV
-    least_B1 = logits_BV.max(dim=-1, keepdim=True).values + math.log(config.min_p)
-    return logits_BV.masked_fill(logits_BV < least_B1, float("-inf"))
+def min_p(logits_V: Tensor, row: Row) -> Tensor:
+    if row.config.min_p == 0:
+        return logits_V
+    return cut(logits_V, float(logits_V.max()) + math.log(row.config.min_p))

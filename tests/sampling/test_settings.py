@@ -1,0 +1,80 @@
+"""Settings of sampling: what cannot work is refused with the value and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.core.errors import ConfigError, UsageError
+from weft.sampling.settings import SamplingConfig
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -1.0),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_k", 2.5),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_p", float("nan")),
+        ("min_p", 1.0),
+        ("min_p", -0.1),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", float("inf")),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("frequency_penalty", float("nan")),
+        ("seed", -1),
+        ("logprobs", -1),
+    ],
+)
+def test_impossible_values_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is {value}: .*Change {name}"):
+        SamplingConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"logit_bias": {-3: 1.0}}, "logit_bias.*is -3: it must be greater than or equal to 0"),
+        ({"logit_bias": {3: float("nan")}}, "logit_bias.3 is nan: it must be a finite number"),
+        ({"banned": [4, -1]}, "banned.1 is -1"),
+    ],
+)
+def test_impossible_ids_and_numbers_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SamplingConfig(**settings)
+
+
+def test_ids_outside_the_vocabulary_are_refused() -> None:
+    SamplingConfig(logit_bias={4: 1.0}, banned=[0, 4]).check_ids(5)
+    with pytest.raises(UsageError, match="logit_bias names id 5, but ids go from 0 to 4"):
+        SamplingConfig(logit_bias={5: 1.0}).check_ids(5)
+    with pytest.raises(UsageError, match="banned names id 9, but ids go from 0 to 4"):
+        SamplingConfig(banned=[1, 9]).check_ids(5)
+    with pytest.raises(UsageError, match="banned names all 3 ids"):
+        SamplingConfig(banned=[0, 1, 2, 1]).check_ids(3)
+
+
+def test_greedy_is_temperature_zero_and_what_float32_cannot_tell_from_it() -> None:
+    assert SamplingConfig(temperature=0).is_greedy and SamplingConfig(temperature=1e-9).is_greedy
+    assert not SamplingConfig(temperature=0.01).is_greedy and not SamplingConfig().is_greedy
+
+
+def test_settings_say_whether_they_change_the_most_likely_token() -> None:
+    assert not SamplingConfig(top_k=4, top_p=0.5, seed=9, temperature=0.1).adjusts
+    for settings in (
+        {"logit_bias": {3: 0.1}},
+        {"banned": (3,)},
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": -0.1},
+        {"frequency_penalty": 0.1},
+    ):
+        assert SamplingConfig(**settings).adjusts
+
+
+def test_settings_survive_json() -> None:
+    config = SamplingConfig(logit_bias={3: 0.5}, banned=[7], logprobs=2, min_p=0.1)
+    assert SamplingConfig.from_dict(config.to_dict()) == config
