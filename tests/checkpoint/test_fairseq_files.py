@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from weft.checkpoint.fairseq_files import FairseqFolder, is_fairseq, open_fairseq
-from weft.checkpoint.families.base import Given, written
+from weft.checkpoint.fairseq import load_tokenizer
+from weft.checkpoint.fairseq_files import FairseqFolder, open_fairseq
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.fairseq import FAMILY
+from weft.checkpoint.families.written import written
+from weft.checkpoint.formats import find_format
 from weft.checkpoint.tensors import build_from
 from weft.core.batch import ForwardBatch
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import ConfigError, DataError, UsageError
 from weft.models.beam import WritingRule, beam_search
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.generate import pad
@@ -118,7 +121,20 @@ def test_how_it_is_used_and_that_it_is_only_read(tmp_path: Path) -> None:
     assert (use.start, use.ends, use.banned) == (2, (2,), (1,))
     with pytest.raises(UsageError, match="the fairseq family is only read"):
         written(FAMILY, build(found, tmp_path).config)
-    assert is_fairseq(tmp_path) and not is_fairseq(tmp_path / "dict.xx.txt")
+    assert find_format(tmp_path) == "fairseq" and find_format(tmp_path / "dict.xx.txt") is None
+    (tmp_path / "checkpoint_best.pt").rename(tmp_path / "model.pt")
+    assert find_format(tmp_path) == "fairseq"
+
+
+def test_what_only_the_code_around_a_model_says_is_read_from_weft_json(tmp_path: Path) -> None:
+    """A dictionary with a capital letter, whose authors lower-case what they give it."""
+    write_folder(tmp_path, oracle.arguments(), source=["a", "A", "b@@", "c", "x", "y", "d"])
+    assert load_tokenizer(tmp_path).encode("A a") == [5, 4, 2]
+    (tmp_path / "weft.json").write_text('{"lowercase": true}')
+    assert load_tokenizer(tmp_path).encode("A a") == [4, 4, 2]
+    (tmp_path / "weft.json").write_text('{"lower": true}')
+    with pytest.raises(ConfigError, match="lower.*lowercase"):
+        open_fairseq(tmp_path)
 
 
 def test_dictionaries_of_equal_size_are_told_apart_by_the_languages(tmp_path: Path) -> None:
@@ -216,6 +232,7 @@ def distance(one: str, other: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["latin2nqo_001.35", "latin2nqo_001.38"])
 def test_the_nko_models_write_what_their_readme_asserts(
     name: str, nko_wheel: Path, tmp_path: Path

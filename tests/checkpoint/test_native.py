@@ -91,6 +91,17 @@ def test_a_save_that_fails_leaves_weights_that_load(folder, monkeypatch):
     assert torch.equal(logits(load_folder(folder)), before)
 
 
+def test_a_loaded_model_keeps_nothing_of_its_file_and_learns(folder):
+    model = load_folder(folder).model
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    size = (folder / WEIGHTS).stat().st_size
+    with (folder / WEIGHTS).open("r+b") as file:
+        file.write(b"\0" * size)
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, before[name]), name
+        assert weight.requires_grad and weight.dtype == torch.float32
+
+
 def test_scores_may_be_absent(folder):
     (folder / SCORES).unlink()
     assert load_folder(folder).scores == {}

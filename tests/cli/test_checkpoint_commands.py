@@ -94,10 +94,12 @@ def test_a_model_of_ours_is_written_for_transformers_and_read_back(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     folder, out = tiny_folder(tmp_path / "model", **MARIAN), tmp_path / "out"
-    code = main(["convert", str(folder), str(out), "--to", "hf", "--json"])
+    asked = ["convert", str(folder), str(out), "--to", "hf", "--max-shard-size", "20KB", "--json"]
+    code = main(asked)
     shown = capsys.readouterr()
     assert code == 0, shown.err
     assert json.loads(shown.out)["family"] == "marian"
+    assert (out / "model.safetensors.index.json").is_file()
     ours, again = weft.load(folder), weft.load(out)
     assert again.translate(["the cat"], beam=3) == ours.translate(["the cat"], beam=3)
     theirs = AutoModelForSeq2SeqLM.from_pretrained(out)
@@ -113,5 +115,6 @@ def test_a_model_that_no_family_can_say_is_told_what_is_in_the_way(
     folder = tiny_folder(tmp_path / "model", **{**MARIAN, "norm": {"placement": "before"}})
     assert main(["convert", str(folder), str(tmp_path / "out"), "--to", "hf"]) == 2
     told = capsys.readouterr().err
-    assert "this model is not a marian: final_norm would become" in told and told.count("\n") == 1
+    assert "this model is not a marian: norm.placement is 'before', not 'after'." in told
+    assert "trained with --set model.norm.placement=after can be" in told and told.count("\n") == 1
     assert not (tmp_path / "out").exists()

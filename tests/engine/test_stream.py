@@ -1,11 +1,14 @@
-"""Stops: found across the borders of pieces, and nothing of one ever shown."""
+"""Pieces in the words of the side that writes. Stops: found across the borders of pieces, and
+nothing of one ever shown."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.engine.stream import until
+from weft.engine.stream import pieces, until
+from weft.text.settings import TokenizerConfig
+from weft.text.tokenizer import Tokenizer
 
 PIECES = st.lists(st.text("ab", min_size=1, max_size=4), max_size=8)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3)
@@ -30,3 +33,13 @@ def test_what_cannot_be_a_stop_is_shown_at_once() -> None:
     texts = until(iter(["a", "b", "\n", "x"]), ["\n\n"])
     assert [next(texts), next(texts)] == ["a", "b"]
     assert next(texts) == "\nx"
+
+
+def test_pieces_are_those_of_the_target_side() -> None:
+    """Of a tokenizer whose two sides cut differently, ids that were written are the target's."""
+    settings = TokenizerConfig(kind="character", min_frequency=1)
+    reader, writer = (Tokenizer.train([line], settings) for line in ("zyx wvu", "abc def"))
+    both = Tokenizer(reader.backend, reader.specials, target=writer)
+    ids = writer.encode("fed cab")
+    assert reader.pieces(ids) != writer.pieces(ids)
+    assert "".join(pieces(both, ids)) == both.decode(ids) == "fed cab"

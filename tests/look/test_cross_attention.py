@@ -65,6 +65,25 @@ def test_the_weights_make_the_output_of_the_layer(tokenizer):
         torch.testing.assert_close(cross.out(joined_TD), outputs[0], rtol=1e-4, atol=1e-5)
 
 
+def test_what_is_written_is_cut_as_the_target_side_cuts_it(tokenizer):
+    """A tokenizer with two sides, as fairseq's and Marian's have, whose target begins with
+    nothing."""
+    words = Tokenizer.train(
+        ["I ate a pear"], TokenizerConfig(kind="word", min_frequency=1, add_begin=False)
+    )
+    both = Tokenizer(tokenizer.backend, tokenizer.specials, target=words)
+    sizes = {"vocab_size": words.vocab_size, "source_vocab_size": both.vocab_size}
+    sizes["embedding"] = {"tied": "output"}
+    model = model_of(tokenizer, **sizes)
+    end, inputs = words.id_of("end"), []
+    model.decoder.register_forward_pre_hook(lambda _, args: inputs.append(args[0].ids_BT.tolist()))
+    seen = cross_attention(model, both, SOURCE, "I ate", start=end)
+    assert seen.written == words.tokens("I ate").pieces
+    assert seen.read == cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET).read
+    assert inputs == [[[end, *words.tokens("I ate").ids[:-1]]]]
+    assert seen.weights_LHTS.shape[2:] == (len(seen.written), len(seen.read))
+
+
 def test_nothing_stays_behind(tokenizer):
     model = model_of(tokenizer).train()
     cross_attention(model, tokenizer, SOURCE, TARGET)

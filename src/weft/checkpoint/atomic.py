@@ -26,9 +26,16 @@ def sync(path: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """The file holds `content` afterwards, or, if anything goes wrong, what it held before."""
+    with new_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A name to write to; the file takes its own name only when the block ends well."""
     temporary = path.with_name(f"{PREFIX}{path.name}")
     try:
-        temporary.write_bytes(content)
+        yield temporary
         sync(temporary)
         temporary.replace(path)
     except BaseException:

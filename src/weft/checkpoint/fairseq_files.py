@@ -3,6 +3,7 @@
     checkpoint_best.pt         weights and the settings of the training (a pickle, see pickles.py)
     dict.SRC.txt dict.TGT.txt  the vocabularies
     bpe.code                   merges, for both sides
+    weft.json                  what only the code around the model says; may be absent
 
 Which dictionary is the source's is told by the sizes of the tables, else by the settings' names of
 the languages.
@@ -25,14 +26,23 @@ from weft.checkpoint.fairseq_text import (
     target_tokenizer,
 )
 from weft.checkpoint.families.fairseq import UNKNOWN
+from weft.checkpoint.packages import TOLD
 from weft.checkpoint.pickles import read_pickle
 from weft.checkpoint.tensors import InMemory
+from weft.core.config import Config, read_settings
 from weft.core.errors import DataError
 from weft.text.tokenizer import Tokenizer
 
 WEIGHTS = ("checkpoint_best.pt", "checkpoint_last.pt", "model.pt")
 CODES = ("bpe.code", "bpe.codes", "bpecodes", "codes")
 SOURCE, TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+
+
+class Told(Config):
+    """weft.json: what neither checkpoint nor dictionaries say."""
+
+    lowercase: bool | None = None
+    """Whether sources are lower-cased; None: where their dictionary has no capital letter."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +56,14 @@ class FairseqFolder:
     target_tokenizer: Tokenizer
 
 
-def is_fairseq(path: Path) -> bool:
-    """A folder with weights of fairseq's naming and two dictionaries."""
-    return path.is_dir() and any((path / n).is_file() for n in WEIGHTS) and bool(dictionaries(path))
-
-
-def open_fairseq(path: Path, lowercase: bool | None = None) -> FairseqFolder:
-    """The whole folder; weights stay in the file until a model is built. `lowercase`: whether
-    sources are; None: where their dictionary has no capital letter."""
-    file = first_of(path, WEIGHTS)
+def open_fairseq(path: Path) -> FairseqFolder:
+    """The whole folder; weights stay in the file until a model is built."""
+    file, told = first_of(path, WEIGHTS), read_told(path)
     settings, tensors = read_checkpoint(file)
     found = {name: read_dictionary(p) for name, p in dictionaries(path).items()}
     source, target = choose_sides(found, settings, tensors, path)
     merges = read_codes(first_of(path, CODES))
-    reader = source_tokenizer(source, merges, lowercase)
+    reader = source_tokenizer(source, merges, told.lowercase)
     writer = target_tokenizer(target, merges)
     if reader.vocab_size > len(source):
         settings, tensors = widened(settings, tensors, reader.vocab_size)
@@ -70,6 +74,11 @@ def open_fairseq(path: Path, lowercase: bool | None = None) -> FairseqFolder:
         "target_vocab_size": len(target),
     }
     return FairseqFolder(values, InMemory(tensors, file), reader, writer)
+
+
+def read_told(path: Path) -> Told:
+    file = path / TOLD
+    return Told.from_dict(read_settings(file), str(file)) if file.is_file() else Told()
 
 
 def first_of(path: Path, names: tuple[str, ...]) -> Path:

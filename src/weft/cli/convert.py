@@ -23,8 +23,13 @@ def command(
         typer.Option(help="Write it as llama, marian, ...; by default the first that fits."),
     ] = None,
     dtype: Annotated[
-        Literal["f32", "f16", "q8_0"], typer.Option(help="gguf: how numbers are stored.")
-    ] = "f32",
+        Literal["f32", "f16", "q8_0"] | None,
+        typer.Option(help="gguf: how numbers are stored; f32 if not given."),
+    ] = None,
+    max_shard_size: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="hf: how large a file may be; 5GB if not given."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Write a model in another format; tokenizer and chat template come along.
@@ -37,7 +42,7 @@ def command(
     """
     from weft.checkpoint.convert import convert
 
-    written = convert(model, out, to, family, dtype)
+    written = convert(model, out, to, family, dtype, max_shard_size)
     if json:
         print_json({"out": str(out), "to": to, "family": written})
     else:

@@ -31,6 +31,7 @@ def command(
     from weft.text.corpus import read_lines
 
     reader = load(model, device)
+    reader.tokenizer.report.was_said = True  # below, with the counts of all lines
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
         with progress("embedding", len(lines)) as step:
             vectors_BD = reader.embed(lines, batch_tokens, step)

@@ -43,7 +43,9 @@ def stream_ids(
 
 
 def pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
-    """Text, as soon as its characters are whole. Special tokens have none."""
+    """Text, as soon as its characters are whole. Special tokens have none. Ids are those of the
+    tokenizer's target side, where it has one."""
+    tokenizer = tokenizer.target
     special = special_ids(tokenizer)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for token in ids:

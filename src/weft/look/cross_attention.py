@@ -46,25 +46,40 @@ class CrossAttention:
 
 
 @torch.inference_mode()
-def cross_attention(model: Model, tokenizer: Tokenizer, source: str, target: str) -> CrossAttention:
-    """One pass over both texts. The model's mode and hooks are afterwards as they were."""
+def cross_attention(
+    model: Model, tokenizer: Tokenizer, source: str, target: str, start: int | None = None
+) -> CrossAttention:
+    """One pass over both texts. The model's mode and hooks are afterwards as they were.
+
+    `start`: the id that the decoder reads first (a checkpoint's use.start); None: the begin token.
+    """
     if not isinstance(model, EncoderDecoder):
         raise UsageError(
             f"this model is of kind {model.config.kind}: cross-attention is between an encoder and "
             "a decoder. Use a model of kind encoder-decoder."
         )
-    read, written = tokenizer.tokens(source), tokenizer.tokens(target)
+    writer = tokenizer.target
+    first = writer.id_of("begin") if start is None else start
+    read, written = tokenizer.tokens(source), without(first, writer.tokens(target))
     device = next(model.parameters()).device
-    ids_1S, ids_1T = (torch.tensor([tokens.ids], device=device) for tokens in (read, written))
+    ids_1S = torch.tensor([read.ids], device=device)
+    ids_1T = torch.tensor([[first, *written.ids[:-1]]], device=device)
     was_training = model.training
     model.eval()
     try:
         with recorded(cross_weights(model)) as seen:
-            model(ForwardBatch(ids_1T[:, :-1]), ForwardBatch(ids_1S))
+            model(ForwardBatch(ids_1T), ForwardBatch(ids_1S))
     finally:
         model.train(was_training)
     weights_LHTS = torch.cat(seen).float().cpu().numpy()
-    return CrossAttention(labels(read, source), labels(written, target)[1:], weights_LHTS)
+    return CrossAttention(labels(read, source), labels(written, target), weights_LHTS)
+
+
+def without(first: int, tokens: Tokens) -> Tokens:
+    """Tokens without the one that is read before anything is written, where they begin with it."""
+    if tokens.ids[:1] != [first]:
+        return tokens
+    return Tokens(tokens.ids[1:], tokens.pieces[1:], tokens.spans[1:])
 
 
 def cross_weights(model: EncoderDecoder) -> list[nn.Module]:

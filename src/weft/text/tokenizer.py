@@ -38,6 +38,7 @@ class Tokenizer:
         specials: Specials | None = None,
         config: TokenizerConfig | None = None,
         target: Tokenizer | None = None,
+        max_len: int | None = None,
     ) -> None:
         self.backend = backend
         self.specials = specials or find_specials(backend, {})
@@ -46,7 +47,8 @@ class Tokenizer:
         self.target: Tokenizer = target or self
         """The tokenizer of what a model writes: another one only where the two sides of a
         translation model are cut differently."""
-        self.max_len = config.max_len if config else None
+        self.max_len = max_len or (config.max_len if config else None)
+        """Longer texts are cut there, unless another length is asked for."""
         self.report = TextReport()
         """Counts of everything encoded without a report of its own."""
         backend.no_truncation()
@@ -56,7 +58,7 @@ class Tokenizer:
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Any, ...]]:
         """Copies for other processes count for themselves."""
         target = None if self.target is self else self.target
-        return Tokenizer, (self.backend, self.specials, self.config, target)
+        return Tokenizer, (self.backend, self.specials, self.config, target, self.max_len)
 
     @classmethod
     def train(cls, lines: Iterable[str], config: TokenizerConfig | None = None) -> Tokenizer:
@@ -77,6 +79,12 @@ class Tokenizer:
         """From a folder that holds a tokenizer.json, or from such a file itself."""
         target = Path(path) / TARGET
         return cls(*load_files(Path(path)), cls.load(target) if (target / FILE).is_file() else None)
+
+    def limited(self, max_len: int | None) -> Tokenizer:
+        """The same tokenizer, which cuts texts at another length; None: as before."""
+        target = None if self.target is self else self.target
+        parts = (self.backend, self.specials, self.config, target)
+        return self if max_len is None else Tokenizer(*parts, max_len)
 
     def save(self, path: str | Path) -> Path:
         """Write a folder (tokenizer.json, tokenizer_config.json) or, for a name in .json, that

@@ -14,7 +14,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from weft.checkpoint.families.base import Family, Given, Use, written
+from weft.checkpoint.families.base import Family, Given, Use
+from weft.checkpoint.families.written import written
 from weft.checkpoint.tensors import InMemory, build_from, split_state
 from weft.core.batch import ForwardBatch
 from weft.models.beam import WritingRule, beam_search

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from weft.checkpoint.families.base import Family, Given, different, written
+from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.written import different, written
 from weft.checkpoint.rules import their_names
 from weft.checkpoint.tensors import InMemory, build_from, split_state
 from weft.core.batch import ForwardBatch

@@ -10,7 +10,8 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, BartModel
 
 from weft.checkpoint.families.bart import FAMILY
-from weft.checkpoint.families.base import Given, written
+from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.written import written
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 
-from weft.checkpoint.families.base import Given, written
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.bert import FAMILY
+from weft.checkpoint.families.written import written
+from weft.checkpoint.huggingface import build_foreign, open_folder
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.models.build import build_model
@@ -125,3 +128,23 @@ def test_only_an_encoder_has_a_pooler() -> None:
         ModelConfig(kind="decoder", pooler=True)
     with pytest.raises(UsageError, match="this model is not a bert"):
         written(FAMILY, ModelConfig(kind="encoder"))
+
+
+def test_a_file_of_earlier_days_names_its_norms_otherwise(tmp_path: Path) -> None:
+    original = shake(BertForMaskedLM(BertConfig(**SIZES)))
+    save(original, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    ends = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, old in ends.items():
+        tensors = {n.replace(new, old): t for n, t in tensors.items()}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    opened = open_folder(tmp_path)
+    model, (batch, given) = encoder(build_foreign(opened, "cpu", torch.float32)), texts()
+    is_real_BT = given["attention_mask"].bool()
+    with torch.no_grad():
+        expected = original(**given).logits[is_real_BT]
+        torch.testing.assert_close(model.logits(batch)[is_real_BT], expected, atol=1e-4, rtol=1e-4)
+    both = {**tensors, "bert.embeddings.LayerNorm.weight": torch.ones(40)}
+    save_file(both, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"bert\.embeddings\.LayerNorm\.gamma is not part of"):
+        build_foreign(open_folder(tmp_path), "cpu", torch.float32)

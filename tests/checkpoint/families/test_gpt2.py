@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from weft.checkpoint.families.base import Given, written
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.gpt2 import FAMILY
+from weft.checkpoint.families.written import written
 from weft.checkpoint.tensors import InMemory, build_from
 from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError, UsageError

@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from weft.checkpoint.families.base import Given, written
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.marian import FAMILY
+from weft.checkpoint.families.written import written
 from weft.checkpoint.pickles import open_pickle
 from weft.checkpoint.tensors import build_from
 from weft.core.errors import DataError, UsageError
@@ -113,7 +114,7 @@ def test_old_pickles_with_their_copies_and_waves_are_read(tmp_path: Path) -> Non
 
 
 def test_waves_in_the_order_of_the_paper_are_not_written() -> None:
-    with pytest.raises(UsageError, match="position.layout would become 'halves'"):
+    with pytest.raises(UsageError, match="position.layout is 'interleaved', not 'halves'"):
         written(FAMILY, tiny_config().with_changes({"position.layout": "interleaved"}))
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from weft.checkpoint.families.base import Given, written
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.t5 import FAMILY
+from weft.checkpoint.families.written import written
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 

@@ -3,23 +3,30 @@ with a UsageError."""
 
 from __future__ import annotations
 
+import shlex
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.checkpoint.families import (
+    FAMILIES,
     deepseek_v2,
     deepseek_v3,
     gemma3,
     gpt2,
     llama,
+    marian,
     mistral,
     qwen2,
     qwen3,
 )
-from weft.checkpoint.families.base import Family, Given, different, written
+from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.written import MisfitError, different, written
 from weft.checkpoint.tensors import owners
+from weft.core.config import parse_override
 from weft.core.errors import UsageError
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
@@ -95,3 +102,51 @@ def test_settings_that_are_never_read_do_not_stand_in_the_way(name: str) -> None
     config = family.read_config(Given(values, PLACE))
     pattern = {"attention.pattern.step": 3, "attention.pattern.stride": 7}
     written(family, config.with_changes(pattern))
+
+
+MULTI30K = ModelConfig.from_dict(
+    {
+        "width": 32,
+        "attention": {"num_heads": 4, "bias": True},
+        "position": {"kind": "sinusoidal"},
+        "feedforward": {"kind": "relu", "bias": True},
+        "norm": {"placement": "before"},
+        "embedding": {"tied": "all", "scale": True},
+    }
+)
+"""As recipes/multi30k.toml."""
+
+
+def test_a_model_that_does_not_fit_is_told_which_settings_would() -> None:
+    with pytest.raises(MisfitError) as caught:
+        written(marian.FAMILY, MULTI30K)
+    told = str(caught.value)
+    assert told == (
+        "this model is not a marian: head.bias is False, not True; norm.placement is 'before', not "
+        "'after'; position.layout is 'interleaved', not 'halves'. A model trained with --set "
+        "model.head.bias=true --set model.norm.placement=after --set model.position.layout=halves "
+        "can be written as marian."
+    )
+    changed = MULTI30K.with_changes(advised(told))
+    assert written(marian.FAMILY, changed)["model_type"] == "marian"
+
+
+def advised(message: str) -> dict[str, Any]:
+    """The settings that a message says to train with, as a shell and --set read them."""
+    words = shlex.split(message.partition("trained with ")[2])
+    names = [word.removeprefix("model.") for word in words if word.startswith("model.")]
+    return dict(parse_override(name) for name in names)
+
+
+@settings(max_examples=40)
+@given(data=st.data(), kind=st.sampled_from(["decoder", "encoder", "encoder-decoder"]))
+def test_advice_that_is_given_is_right(data: st.DataObject, kind: str) -> None:
+    config = data.draw(configs(kind))
+    for family in FAMILIES:
+        try:
+            written(family, config)
+        except UsageError as error:
+            found = advised(str(error))
+            if found:
+                changed = config.with_changes(found)
+                assert written(family, changed)["model_type"] in family.model_types

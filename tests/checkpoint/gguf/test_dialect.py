@@ -11,7 +11,8 @@ import torch
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.families.base import Given, different, family_of
+from weft.checkpoint.families.base import Given, family_of
+from weft.checkpoint.families.written import different
 from weft.checkpoint.gguf.dialect import ARCHITECTURES, architecture_for, architecture_named
 from weft.checkpoint.gguf.load import open_gguf
 from weft.checkpoint.gguf.save import write_gguf

@@ -13,7 +13,6 @@ from weft.checkpoint.families.bart_layers import layers, read_sizes, write_sizes
 from weft.checkpoint.families.base import Family, Given
 from weft.checkpoint.families.uses import read_use
 from weft.checkpoint.rules import Rule, changed, layer, same
-from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
 HAS_BIAS = {"BartModel": False, "BartForConditionalGeneration": True}
@@ -35,19 +34,10 @@ def read_config(given: Given) -> ModelConfig:
                 "norm": True,
                 "scale": given.flag("scale_embedding", False),
             },
-            "head": {"bias": has_logits_bias(given)},
+            "head": {"bias": given.architecture(HAS_BIAS, "BartForConditionalGeneration")},
         },
         where=str(given.path),
     )
-
-
-def has_logits_bias(given: Given) -> bool:
-    names = given.get("architectures", ["BartForConditionalGeneration"])
-    name = names[0] if isinstance(names, list) and names else names
-    if not isinstance(name, str) or name not in HAS_BIAS:
-        known = " and ".join(HAS_BIAS)
-        raise DataError(f"architectures is {names!r}: Weft reads {known}.", given.path)
-    return HAS_BIAS[name]
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

@@ -5,20 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.checkpoint.families.activations import ACTIVATIONS, NAMES
 from weft.checkpoint.families.base import Given, inner_width
 from weft.checkpoint.rules import Rule, layer, stacked_layers
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
-
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
-THEIR_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "swish", "gelu_tanh": "gelu_new"}
 
 
 def read_sizes(given: Given) -> dict[str, Any]:
@@ -66,7 +57,7 @@ def write_sizes(config: ModelConfig) -> dict[str, Any]:
         "decoder_attention_heads": heads,
         "encoder_ffn_dim": width,
         "decoder_ffn_dim": width,
-        "activation_function": THEIR_ACTIVATIONS.get(config.feedforward.kind, "gelu"),
+        "activation_function": NAMES.get(config.feedforward.kind, "gelu"),
         "max_position_embeddings": config.max_len,
         "scale_embedding": config.embedding.scale,
     }

@@ -10,20 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.checkpoint.families.base import Family, Given, inner_width
+from weft.checkpoint.families.activations import ACTIVATIONS, NAMES
+from weft.checkpoint.families.base import Family, Given, Use, inner_width
 from weft.checkpoint.rules import Rule, layer, same, stacked_layers
-from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
-THEIR_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "gelu_tanh": "gelu_new"}
 HAS_WORDS = {"BertModel": False, "BertForMaskedLM": True, "BertForPreTraining": True}
 
 
@@ -71,14 +62,10 @@ def read_config(given: Given) -> ModelConfig:
 
 def reads_words(given: Given) -> bool:
     """Whether the file has the masked-word head; its dense layer must be our GELU."""
-    names = given.get("architectures", ["BertModel"])
-    name = names[0] if isinstance(names, list) and names else names
-    if not isinstance(name, str) or name not in HAS_WORDS:
-        known = " and ".join(HAS_WORDS)
-        raise DataError(f"architectures is {names!r}: Weft reads {known}.", given.path)
-    if HAS_WORDS[name]:
+    has_words = bool(given.architecture(HAS_WORDS, "BertModel"))
+    if has_words:
         given.refuse("hidden_act", "gelu", "gelu")
-    return HAS_WORDS[name]
+    return has_words
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
@@ -91,7 +78,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.attention.num_heads,
         "intermediate_size": inner_width(config),
-        "hidden_act": THEIR_ACTIVATIONS.get(config.feedforward.kind, "gelu"),
+        "hidden_act": NAMES.get(config.feedforward.kind, "gelu"),
         "max_position_embeddings": config.max_len,
         # BERT always adds a segment's vector: without segments this is no BERT
         "type_vocab_size": max(1, config.embedding.segments),
@@ -144,6 +131,11 @@ def words(config: ModelConfig) -> list[Rule]:
     return [*found, *layer("head", f"{theirs}.decoder"), bias]
 
 
+def read_use(given: Given) -> Use:
+    """`pooling` is a word of GGUF files; a folder says it beside its config.json."""
+    return Use(pooling=given.one_of("pooling", {"mean": "mean", "first": "first"}, "mean"))
+
+
 FAMILY = Family(
     name="bert",
     model_types=("bert",),
@@ -158,4 +150,7 @@ FAMILY = Family(
         r"cls\.predictions\.decoder\.(weight|bias)",
     ),
     prefixes=("bert.",),
+    # as TensorFlow named them, in files of 2018 and 2019
+    older={".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"},
+    read_use=read_use,
 )

@@ -8,12 +8,13 @@ best groups.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.rope import read_rope
 from weft.checkpoint.rules import Rule, layer, same, stacked_layers
 from weft.core.errors import UsageError
@@ -225,13 +226,11 @@ def stacked_experts(ours: str, theirs: str, count: int, width: int) -> list[Rule
     ]
 
 
-FAMILY = Family(
+FAMILY = replace(
+    llama.FAMILY,
     name="deepseek_v2",
     model_types=("deepseek_v2",),
     read_config=read_config,
     rules=rules,
     write_config=write_config,
-    ignored=llama.FAMILY.ignored,
-    prefixes=("model.",),
-    read_use=llama.read_use,
 )

@@ -5,10 +5,11 @@ The layer that predicts a second token, at the end of the official files, is lef
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import deepseek_v2, llama
-from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.deepseek_v2 import experts_of, read_model, write_model
 from weft.models.config import ModelConfig
 
@@ -42,7 +43,8 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
+FAMILY = replace(
+    llama.FAMILY,
     name="deepseek_v3",
     model_types=("deepseek_v3",),
     read_config=read_config,
@@ -50,6 +52,4 @@ FAMILY = Family(
     write_config=write_config,
     # layer 61: DeepSeek's own second-token layer, the one name that says so
     ignored=(*llama.FAMILY.ignored, r"model\.layers\.61\..*"),
-    prefixes=("model.",),
-    read_use=llama.read_use,
 )

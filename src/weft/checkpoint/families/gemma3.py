@@ -7,10 +7,11 @@ minus 1; words are scaled by sqrt(width); scores by a number that need not be th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.qwen3 import head_norms
 from weft.checkpoint.families.rope import read_rope, write_rope
 from weft.checkpoint.families.windows import read_window, write_window
@@ -139,13 +140,11 @@ def rules(config: ModelConfig) -> list[Rule]:
     return found
 
 
-FAMILY = Family(
+FAMILY = replace(
+    llama.FAMILY,
     name="gemma3",
     model_types=("gemma3_text",),
     read_config=read_config,
     rules=rules,
     write_config=write_config,
-    ignored=llama.FAMILY.ignored,
-    prefixes=("model.",),
-    read_use=llama.read_use,
 )

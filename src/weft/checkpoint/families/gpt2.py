@@ -8,22 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from weft.checkpoint.families import llama
+from weft.checkpoint.families.activations import ACTIVATIONS, NAMES
 from weft.checkpoint.families.base import Family, Given, inner_width
 from weft.checkpoint.rules import Rule, layer, same, transposed
 from weft.models.config import ModelConfig
-
-KINDS = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
-"""activation_function and the feed-forward layer it means."""
-NAMES = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "silu": "silu"}
-"""The way back: the name that most files have."""
 
 
 def read_config(given: Given) -> ModelConfig:
@@ -46,7 +34,7 @@ def read_config(given: Given) -> ModelConfig:
             },
             "position": {"kind": "learned"},
             "feedforward": {
-                "kind": given.one_of("activation_function", KINDS, "gelu_new"),
+                "kind": given.one_of("activation_function", ACTIVATIONS, "gelu_new"),
                 "width": given.size("n_inner", 4 * width),
             },
             "norm": {"kind": "layernorm", "eps": given.number("layer_norm_epsilon", 1e-5)},

@@ -121,5 +121,6 @@ FAMILY = Family(
     rules=rules,
     write_config=write_config,
     ignored=(r".*rotary_emb\.inv_freq", r"lm_head\.weight"),
+    prefixes=("model.",),
     read_use=read_use,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.windows import read_window, write_window
 from weft.models.config import ModelConfig
 
@@ -29,13 +30,10 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
+FAMILY = replace(
+    llama.FAMILY,
     name="mistral",
     model_types=("mistral",),
     read_config=read_config,
-    rules=llama.rules,
     write_config=write_config,
-    ignored=llama.FAMILY.ignored,
-    prefixes=("model.",),
-    read_use=llama.read_use,
 )

@@ -3,10 +3,11 @@ output."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.windows import read_window, write_window
 from weft.models.config import ModelConfig
 
@@ -42,13 +43,10 @@ def write_pattern(config: ModelConfig) -> dict[str, Any]:
     return {**values, "use_sliding_window": is_used, "max_window_layers": first}
 
 
-FAMILY = Family(
+FAMILY = replace(
+    llama.FAMILY,
     name="qwen2",
     model_types=("qwen2",),
     read_config=read_config,
-    rules=llama.rules,
     write_config=write_config,
-    ignored=llama.FAMILY.ignored,
-    prefixes=("model.",),
-    read_use=llama.read_use,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Family, Given
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.qwen2 import read_pattern, write_pattern
 from weft.checkpoint.rules import Rule, layer
 from weft.models.config import ModelConfig
@@ -43,13 +44,11 @@ def head_norms(ours: str, theirs: str) -> list[Rule]:
     return found + layer(f"{ours}.key_norm", f"{theirs}.k_norm")
 
 
-FAMILY = Family(
+FAMILY = replace(
+    llama.FAMILY,
     name="qwen3",
     model_types=("qwen3",),
     read_config=read_config,
     rules=rules,
     write_config=write_config,
-    ignored=llama.FAMILY.ignored,
-    prefixes=("model.",),
-    read_use=llama.read_use,
 )

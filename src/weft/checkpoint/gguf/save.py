@@ -7,14 +7,13 @@ whole. What GGUF cannot say is found by reading the settings back before anythin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from weft.checkpoint.atomic import PREFIX, sync
+from weft.checkpoint.atomic import new_file
 from weft.checkpoint.families.base import Given
 from weft.checkpoint.gguf.dialect import architecture_for
 from weft.checkpoint.gguf.dialect.base import Architecture, Facts
@@ -73,20 +72,6 @@ def write_gguf(
         library.write_file(temporary, metadata, planned)
         read_header(temporary)
     return path
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """A name to write to; the file takes its own name only when the block ends well."""
-    temporary = path.with_name(f"{PREFIX}{path.name}")
-    try:
-        yield temporary
-        sync(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
 
 
 def more_ends(given: Given, tokenizer: Tokenizer) -> dict[str, int]:

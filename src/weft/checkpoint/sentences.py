@@ -1,0 +1,54 @@
+"""The files that sentence-transformers lays beside a model <-> how its texts become vectors.
+
+    1_Pooling/config.json        which of the vectors of a text's tokens make the text's
+    sentence_bert_config.json    max_seq_length: where longer texts are cut
+
+They are written where they say something that is not the rule: another pooling than the mean, or a
+limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from weft.checkpoint.families.base import Given, Use
+from weft.checkpoint.native import write_json
+from weft.core.config import read_settings
+
+POOLING, LIMIT = "1_Pooling/config.json", "sentence_bert_config.json"
+BEFORE = "pooling_mode_"
+MODES = {"mean_tokens": "mean", "cls_token": "first", "lasttoken": "last"}
+"""Their names behind BEFORE, and ours. Others are kept as they are, and refused when a text is
+embedded: what else the model can do is not their business."""
+
+
+def read_sentences(path: Path, use: Use) -> Use:
+    """How a folder's model is used, with what these files say of it."""
+    pooling, limit = path / POOLING, path / LIMIT
+    if pooling.is_file():
+        use = replace(use, pooling=read_pooling(read_settings(pooling), use.pooling))
+    if limit.is_file():
+        given = Given(read_settings(limit), limit)
+        if given.get("max_seq_length") is not None:
+            use = replace(use, max_tokens=given.size("max_seq_length"))
+    return use
+
+
+def read_pooling(values: Mapping[str, Any], default: str) -> str:
+    """The mode that is switched on; several become one vector side by side, theirs only."""
+    on = [name for name, value in values.items() if name.startswith(BEFORE) and value is True]
+    names = [name.removeprefix(BEFORE) for name in on]
+    return "+".join(MODES.get(name, name) for name in names) or default
+
+
+def write_sentences(folder: Path, use: Use, width: int) -> None:
+    """The way back."""
+    if use.pooling != "mean":
+        modes = {BEFORE + theirs: ours == use.pooling for theirs, ours in MODES.items()}
+        (folder / POOLING).parent.mkdir()
+        write_json(folder / POOLING, {"word_embedding_dimension": width, **modes})
+    if use.max_tokens is not None:
+        write_json(folder / LIMIT, {"max_seq_length": use.max_tokens, "do_lower_case": False})
