@@ -51,6 +51,9 @@ class ContiguousCache:
             self.sources[layer] = make()
         return self.sources[layer]
 
+    def layout(self, layer: int) -> None:
+        """Row b is sequence b."""
+
     def advance(self, lengths: int | Tensor) -> None:
         """After a pass: `lengths` new tokens of each sequence are now stored."""
         start = self.start + lengths

@@ -1,7 +1,8 @@
 """`ForwardBatch`: everything one pass through a model reads. What is not here is not known.
 
 Sequences are padded on the right: row b holds `lengths_B[b]` real tokens, then padding. With a
-cache, the new tokens come after the `cache.start` tokens that it already holds.
+cache, the new tokens come after the `cache.start` tokens that it already holds. The engine packs
+instead: one row with the new tokens of all sequences, whose pages its cache knows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class ForwardBatch:
     """Tokens at the start of each row that all see each other (prefix language model)."""
     segments_BT: Tensor | None = None
     """Which of two texts a token belongs to (BERT's token types)."""
+    placed_BT: Tensor | None = None
+    """Position of each token, where they do not count on from the cache's start: a packed row."""
     cache: KVCache | None = None
     memory_BSD: Tensor | None = None
     """Encoder output that cross-attention reads."""
@@ -54,6 +57,8 @@ class ForwardBatch:
         """Position of each new token in its document, from 0; [1, T] where all rows agree."""
         T, device = self.ids_BT.shape[1], self.ids_BT.device
         index_1T = torch.arange(T, device=device)[None]
+        if self.placed_BT is not None:
+            return self.placed_BT
         if self.documents_BT is not None:
             return index_1T - document_starts(self.documents_BT)
         start = self.start

@@ -64,6 +64,37 @@ class DenseView:
     start: int | Tensor = 0
 
 
+@dataclass(frozen=True)
+class PageLayout:
+    """Where the keys of a packed pass lie: B sequences whose new tokens stand one behind the other.
+
+    tokens N      a0 a1 a2 | b0 | c0 c1      offsets [0, 3, 4, 6]
+    pages         a: 7 2   | b: 7 5 9 | c: 4 of R rows each; a and b share page 7
+
+    All int32 tensors, made once a pass and shared by all layers that store alike.
+    """
+
+    offsets: Tensor
+    """[B + 1]: the queries of sequence b are offsets[b] to offsets[b + 1] of the packed tokens."""
+    starts_B: Tensor
+    """Slot of the first query of each sequence."""
+    lengths_B: Tensor
+    """Keys of each sequence, the new ones included; of its source for cross-attention."""
+    table_BP: Tensor
+    """Page that holds slots p R to p R + R - 1; 0, which is no page, where nothing is read."""
+
+
+@dataclass(frozen=True)
+class PagedView:
+    """Keys and values of one layer where they lie: in the pages of a pool that all sequences
+    share."""
+
+    k_PRKC: Tensor
+    v_PRKU: Tensor
+    """May be a part of k_PRKC (latent rows are key and value at once): any strides."""
+    layout: PageLayout
+
+
 class KVCache(Protocol):
     """Stores declared rows. Layers are numbered in the order of the specs it was made from."""
 
@@ -76,3 +107,7 @@ class KVCache(Protocol):
 
     def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
         """The source's rows for a cross-attention layer; `make` is called only the first time."""
+
+    def layout(self, layer: int) -> PageLayout | None:
+        """Where in the returned rows the keys of each sequence lie; None: row b is sequence b. With
+        a layout, rows are those of all pages, [P, R, *row shape]."""

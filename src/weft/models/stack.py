@@ -7,14 +7,16 @@ The stack makes, once per pass, what its layers share: positions, masks and the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
-from weft.core.kv import KVSpec
+from weft.core.kv import KVSpec, Rows
 from weft.models.config import ModelConfig
 from weft.models.visibility import memory_mask, self_mask
 from weft.nn.attention.layer import Pass, Place
@@ -87,10 +89,20 @@ class Stack(nn.Module):
             x_BTD = block(x_BTD, given if block.attention.is_full else local)
         return self.norm(x_BTD)
 
+    def source_rows(self, memory_BSD: Tensor) -> Iterator[tuple[int, Rows]]:
+        """What cross-attention keeps of a source: the number of each layer's KVSpec, and rows."""
+        positions_1S = torch.arange(memory_BSD.shape[1], device=memory_BSD.device)[None]
+        length = memory_BSD.shape[1]
+        given = Pass(self.position, positions_1S, 0, length, memory_BSD=memory_BSD)
+        for block in self.layers:
+            assert block.cross is not None, "rows of a source for a stack that reads none"
+            yield block.cross.place.slot, block.cross.source_rows(given)
+
     def prepare(self, batch: ForwardBatch) -> Pass:
         """What all layers share in this pass, made once."""
         T, start = batch.ids_BT.shape[1], batch.start
-        if isinstance(start, int) and start + T > self.config.max_len:
+        is_row = batch.placed_BT is None  # a packed row has many sequences, each checked before
+        if is_row and isinstance(start, int) and start + T > self.config.max_len:
             raise UsageError(
                 f"the sequence has {start + T} tokens but the model's max_len is "
                 f"{self.config.max_len}. Shorten it, or build the model with a larger max_len."

@@ -23,6 +23,8 @@ from weft.core.config import Config
 from weft.core.shapes import check_shapes
 from weft.nn.dropout import Dropout
 from weft.nn.experts import Experts, ExpertsConfig, gated_width
+from weft.nn.linear import Linear
+from weft.nn.native.activation import activate
 
 
 class PlainConfig(Config):
@@ -113,6 +115,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "reglu": F.relu,
 }
 
+EXACT = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swiglu": "silu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "reglu": "relu",
+}
+"""The same by their names in native/activation.py, whose rows do not know each other."""
+
 FeedForwardConfig = Annotated[
     ReluConfig
     | GeluConfig
@@ -135,14 +149,17 @@ class Plain(nn.Module):
     ) -> None:
         super().__init__()
         self.width, inner = width, config.inner_width(width)
-        self.up = nn.Linear(width, inner, bias=config.bias)
-        self.down = nn.Linear(inner, width, bias=config.bias)
-        self.activation = ACTIVATIONS[config.kind]
+        self.up = Linear(width, inner, bias=config.bias)
+        self.down = Linear(inner, width, bias=config.bias)
+        self.kind = config.kind
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         check_shapes(x_BTD=x_BTD, D=self.width)
-        return self.down(self.dropout(self.activation(self.up(x_BTD))))
+        x_BTF = self.up(x_BTD)
+        if self.up.packs(x_BTD):
+            return self.down(activate(EXACT[self.kind], x_BTF))
+        return self.down(self.dropout(ACTIVATIONS[self.kind](x_BTF)))
 
 
 class Gated(nn.Module):
@@ -157,15 +174,19 @@ class Gated(nn.Module):
     ) -> None:
         super().__init__()
         self.width, inner = width, config.inner_width(width)
-        self.gate_up = nn.Linear(width, 2 * inner, bias=config.bias)
-        self.down = nn.Linear(inner, width, bias=config.bias)
-        self.activation = ACTIVATIONS[config.kind]
+        self.gate_up = Linear(width, 2 * inner, bias=config.bias)
+        self.down = Linear(inner, width, bias=config.bias)
+        self.kind = config.kind
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         check_shapes(x_BTD=x_BTD, D=self.width)
-        gate_BTF, up_BTF = self.gate_up(x_BTD).chunk(2, dim=-1)
-        return self.down(self.dropout(self.activation(gate_BTF) * up_BTF))
+        both = self.gate_up(x_BTD)
+        if self.gate_up.packs(x_BTD):
+            gate_NF, up_NF = both.flatten(0, -2).chunk(2, dim=-1)
+            return self.down(activate(EXACT[self.kind], gate_NF, up_NF)).view_as(x_BTD)
+        gate_BTF, up_BTF = both.chunk(2, dim=-1)
+        return self.down(self.dropout(ACTIVATIONS[self.kind](gate_BTF) * up_BTF))
 
 
 FEEDFORWARDS: dict[str, type[Plain] | type[Gated] | type[Experts]] = {

@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.config import Config
+from weft.nn.linear import Packable
 from weft.nn.norm import NormConfig, build_norm
 
 
@@ -24,7 +25,7 @@ class HeadConfig(Config):
     """A dense layer, GELU and a norm before the product (BERT's masked-word head)."""
 
 
-class Head(nn.Module):
+class Head(Packable):
     """logits = softcap(transform(x) * scale . words^T + bias)."""
 
     def __init__(
@@ -41,7 +42,7 @@ class Head(nn.Module):
         x_BTD = self.transform(x_BTD)
         if self.scale != 1.0:
             x_BTD = x_BTD * self.scale
-        logits_BTV = F.linear(x_BTD, self.weight, self.bias)
+        logits_BTV = self.product(x_BTD)
         if self.softcap is None:
             return logits_BTV
         return self.softcap * torch.tanh(logits_BTV / self.softcap)

@@ -11,12 +11,12 @@ memory.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.core.kv import KVSpec, Rows
 from weft.nn.attention.layer import Attention, Pass, Place
 from weft.nn.attention.settings import AttentionConfig
+from weft.nn.linear import Linear
 from weft.nn.norm import NormConfig, RMSNorm
 
 
@@ -29,8 +29,8 @@ class GroupedAttention(Attention):
         super().__init__(config, place, scale=self.head_size**-0.5)
         H, K, C = self.num_heads, self.num_kv_heads, self.head_size
         out_bias = config.bias if config.out_bias is None else config.out_bias
-        self.qkv = nn.Linear(width, (H + 2 * K) * C, bias=config.bias)
-        self.out = nn.Linear(H * C, width, bias=out_bias)
+        self.qkv = Linear(width, (H + 2 * K) * C, bias=config.bias)
+        self.out = Linear(H * C, width, bias=out_bias)
         self.query_norm = RMSNorm(norm.for_heads(), C) if config.qk_norm else nn.Identity()
         self.key_norm = RMSNorm(norm.for_heads(), C) if config.qk_norm else nn.Identity()
         reach = None if place.is_cross else config.pattern.reach(place.layer)
@@ -71,9 +71,7 @@ class GroupedAttention(Attention):
         """The query rows of the projection, or its key and value rows, applied to x."""
         cut = self.num_heads * self.head_size
         rows = slice(cut, None) if keys else slice(cut)
-        return F.linear(
-            x, self.qkv.weight[rows], None if self.qkv.bias is None else self.qkv.bias[rows]
-        )
+        return self.qkv.product(x, rows)
 
     def split(self, x: Tensor) -> Tensor:
         """[B, T, heads * C] -> [B, T, heads, C]."""

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.kv import KVSpec, Rows
+from weft.nn.attention.absorbed import AbsorbedUp
 from weft.nn.attention.layer import Attention, Pass, Place
 from weft.nn.attention.settings import AttentionConfig
+from weft.nn.linear import Linear
 from weft.nn.norm import NormConfig, RMSNorm
 
 
@@ -33,10 +35,11 @@ class LatentAttention(Attention):
         out_bias = config.bias if config.out_bias is None else config.out_bias
         inner_norm = norm.for_heads(config.latent.norm_eps)
         self.query = self.make_query(width, config, inner_norm)
-        self.kv_down = nn.Linear(width, A + O, bias=config.bias)
+        self.kv_down = Linear(width, A + O, bias=config.bias)
         self.kv_norm = RMSNorm(inner_norm, A)
-        self.kv_up = nn.Linear(A, H * (J + U), bias=False)
-        self.out = nn.Linear(H * U, width, bias=out_bias)
+        self.kv_up = Linear(A, H * (J + U), bias=False)
+        self.absorbed_up = AbsorbedUp(self.kv_up, H, J)
+        self.out = Linear(H * U, width, bias=out_bias)
         reach = None if place.is_cross else config.pattern.reach(place.layer)
         self.numbers_per_pair = H * (J + O + U)
         self.numbers_per_row = self.kv_down.weight.numel() + self.kv_up.weight.numel()
@@ -61,7 +64,7 @@ class LatentAttention(Attention):
         nope_BTHJ, rope_BTHO = q_BTHC.split((self.nope_size, self.rope_size), dim=-1)
         rope_BTHO = self.turn(rope_BTHO, given)
         row_BSC = self.turned(rows["latent"], given)
-        form = self.absorbed if self.absorbs(x_BTD.shape[1]) else self.expanded
+        form = self.absorbed if self.reads_rows(x_BTD.shape[1], given) else self.expanded
         return form(nope_BTHJ, rope_BTHO, row_BSC, given).flatten(2)
 
     def turned(self, row_BSC: Tensor, given: Pass) -> Tensor:
@@ -70,6 +73,12 @@ class LatentAttention(Attention):
             return row_BSC
         c_BSA, r_BSO = row_BSC.split((self.kv_rank, self.rope_size), dim=-1)
         return torch.cat((c_BSA, self.turn_stored(r_BSO[:, :, None], given)[:, :, 0]), dim=-1)
+
+    def reads_rows(self, num_queries: int, given: Pass) -> bool:
+        """Pages are read as they are: there the form must not depend on how many queries share a
+        pass, or the same query would get other bits in another company."""
+        is_paged = given.cache is not None and given.cache.layout(self.place.slot) is not None
+        return is_paged or self.absorbs(num_queries)
 
     def absorbs(self, num_queries: int) -> bool:
         """Whether the absorbed form is cheaper: A H (J + U) per key against H (2A - J - U) per
@@ -97,11 +106,9 @@ class LatentAttention(Attention):
         self, nope_BTHJ: Tensor, rope_BTHO: Tensor, row_BSC: Tensor, given: Pass
     ) -> Tensor:
         """All heads read the rows; W_UK moves to the query and W_UV behind the sum: out_BTHU."""
-        up_HCA = self.kv_up.weight.unflatten(0, (self.num_heads, -1))
-        up_HJA, up_HUA = up_HCA.split((self.nope_size, self.value_size), dim=1)
+        up = self.absorbed_up
         bias = self.bias(torch.cat((nope_BTHJ, rope_BTHO), dim=-1), given)
-        latent_BTHA = torch.einsum("bthj,hja->btha", nope_BTHJ, up_HJA)
-        q_BTHC = torch.cat((latent_BTHA, rope_BTHO), dim=-1)
+        q_BTHC = torch.cat((up.queries(nope_BTHJ), rope_BTHO), dim=-1)
         k_BSKC = row_BSC[:, :, None]
         out_BTHA = self.core(q_BTHC, k_BSKC, k_BSKC[..., : self.kv_rank], given, bias)
-        return torch.einsum("btha,hua->bthu", out_BTHA, up_HUA)
+        return up.values(out_BTHA)

@@ -3,6 +3,7 @@
     rows = make_rows(x or memory)       what is stored per token; KVSpec declares it
     rows = cache.extend(rows)           the rows of all tokens so far (self-attention)
            cache.source(rows)           the rows of the source, made once (cross-attention)
+           cache.layout()               where they lie, when the cache keeps pages
     y    = read(x, rows)                queries meet keys; weights meet values; heads are joined
 
 Self- and cross-attention are one class: they differ in whose rows are read, in positions and in
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.core.kv import DenseView, KVCache, KVSpec, Rows
+from weft.core.kv import DenseView, KVCache, KVSpec, PagedView, Rows
 from weft.core.shapes import check_shapes
 from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels import attend
 from weft.nn.attention.kernels.reference import attention_weights
+from weft.nn.attention.packed import attend_pages
 from weft.nn.attention.settings import AttentionConfig
 from weft.nn.positions.base import Bias, Position
 
@@ -95,11 +97,16 @@ class Attention(nn.Module):
         if not self.place.is_cross:
             rows = self.make_rows(x_BTD, given)
             return rows if cache is None else cache.extend(slot, rows)
+        return (
+            self.source_rows(given)
+            if cache is None
+            else cache.source(slot, lambda: self.source_rows(given))
+        )
+
+    def source_rows(self, given: Pass) -> Rows:
         memory_BSD = given.memory_BSD
         assert memory_BSD is not None, "cross-attention was called without an encoder's output"
-        if cache is None:
-            return self.make_rows(memory_BSD, given)
-        return cache.source(slot, lambda: self.make_rows(memory_BSD, given))
+        return self.make_rows(memory_BSD, given)
 
     def turn(self, x_BTHO: Tensor, given: Pass) -> Tensor:
         """Queries or keys of the new tokens, rotated to their positions; cross-attention has
@@ -123,10 +130,13 @@ class Attention(nn.Module):
         self, q_BTHC: Tensor, k_BSKC: Tensor, v_BSKU: Tensor, given: Pass, bias: Bias | None
     ) -> Tensor:
         """The scaled dot product itself: out_BTHU, by the kernel that the settings name."""
+        softcap, mask = self.config.softcap, self.mask(given)
+        layout = None if given.cache is None else given.cache.layout(self.place.slot)
+        if layout is not None:
+            paged = PagedView(k_BSKC, v_BSKU, layout)
+            return attend_pages(q_BTHC, paged, mask, bias, self.scale, softcap=softcap)[0]
         check_shapes(q_BTHC=q_BTHC, k_BSKC=k_BSKC, v_BSKU=v_BSKU)
         view = DenseView(k_BSKC, v_BSKU, 0 if self.place.is_cross else given.start)
-        softcap = self.config.softcap
-        mask = self.mask(given)
         if self.weights._forward_hooks:
             weights_BHTS, _ = attention_weights(
                 q_BTHC, view, mask, bias, self.scale, softcap=softcap

@@ -1,0 +1,121 @@
+"""The tensors behind page numbers: rows of new tokens enter, and lie in pages that layers read.
+
+    stripe 0   layers 0 1     page 7 of place 0: R rows of layer 0 (or 2), of place 1: of layer 1
+    stripe 1   layers 2 3     a page belongs to one stripe at a time
+
+Layers that keep alike form stripes of equal size, so that one number of a page serves any stripe
+and one pool all of a model's rows. `PageStore` lives as long as the model; a `PagedPass` is its
+handle for one packed pass. Differs from vLLM, whose groups hold layers of one kind each: here the
+rows of cross-attention take pages from the same pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from weft.core.kv import KVSpec, PageLayout, Rows
+
+
+class PageStore:
+    """Storage [P, R, *row shape] for each place of a stripe and each name of a row."""
+
+    def __init__(
+        self,
+        specs: Sequence[KVSpec],
+        places: Sequence[tuple[int, int]],
+        num_pages: int,
+        page_size: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`places`: stripe and place in it of each layer, in the order of the specs."""
+        shapes = {tuple(sorted(spec.rows.items())) for spec in specs}
+        assert len(shapes) == 1, f"layers of one pool store {len(shapes)} kinds of rows, not one"
+        self.places, self.num_pages, self.page_size = list(places), num_pages, page_size
+        self.rows: list[Rows] = [
+            # zeros, not whatever memory held: a masked key's weight is 0, and 0 times NaN is NaN
+            {
+                name: torch.zeros(num_pages, page_size, *shape, device=device, dtype=dtype)
+                for name, shape in specs[0].rows.items()
+            }
+            for _ in range(1 + max(place for _, place in places))
+        ]
+
+    def of_layer(self, layer: int) -> Rows:
+        return self.rows[self.places[layer][1]]
+
+    def write(self, layer: int, rows: Rows, slots_N: Tensor) -> None:
+        """Put packed rows [1, N, ...] into flat slots (page * R + row of the page)."""
+        for name, stored in self.of_layer(layer).items():
+            stored.view(-1, *stored.shape[2:]).index_copy_(0, slots_N, rows[name][0])
+
+    def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Whole pages, in every place: a fork is about to write into a page that it shares."""
+        for rows in self.rows:
+            for stored in rows.values():
+                stored[list(target)] = stored[list(source)]
+
+    def pages(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
+        """The content of some pages, to be saved: for each place, by name."""
+        return [{name: t[list(numbers)] for name, t in rows.items()} for rows in self.rows]
+
+    def restore(self, numbers: Sequence[int], saved: Sequence[Mapping[str, Tensor]]) -> None:
+        for rows, content in zip(self.rows, saved, strict=True):
+            for name, stored in rows.items():
+                stored[list(numbers)] = content[name].to(stored)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for rows in self.rows for t in rows.values())
+
+
+class PagedPass:
+    """A KVCache for one packed pass: layouts and slots were made for it, one a stripe."""
+
+    start = 0
+
+    def __init__(
+        self, store: PageStore, layouts: Mapping[int, PageLayout], slots: Mapping[int, Tensor]
+    ) -> None:
+        self.store, self.layouts, self.slots = store, layouts, slots
+
+    def extend(self, layer: int, rows: Rows) -> Rows:
+        self.store.write(layer, rows, self.slots[self.store.places[layer][0]])
+        return self.store.of_layer(layer)
+
+    def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
+        """Written when the source was encoded; `make` is never needed."""
+        return self.store.of_layer(layer)
+
+    def layout(self, layer: int) -> PageLayout:
+        return self.layouts[self.store.places[layer][0]]
+
+
+class ScratchPass:
+    """A KVCache for an encoder's packed pass: nothing is kept, so all layers use the same rows."""
+
+    start = 0
+
+    def __init__(self, layout: PageLayout, slots_N: Tensor, page_size: int) -> None:
+        self.shared, self.slots_N, self.page_size = layout, slots_N, page_size
+        self.rows: Rows = {}
+
+    def extend(self, layer: int, rows: Rows) -> Rows:
+        if not self.rows:
+            num_pages = int(self.shared.table_BP.max()) + 1
+            self.rows = {
+                name: row.new_zeros(num_pages, self.page_size, *row.shape[2:])
+                for name, row in rows.items()
+            }
+        for name, stored in self.rows.items():
+            stored.view(-1, *stored.shape[2:]).index_copy_(0, self.slots_N, rows[name][0])
+        return self.rows
+
+    def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
+        raise NotImplementedError("an encoder has no source")
+
+    def layout(self, layer: int) -> PageLayout:
+        return self.shared

@@ -1,0 +1,164 @@
+"""python -m weft.nn.native.bench: how fast the compiled kernels are here, torch beside them.
+
+Three tables: products at SmolLM2-135M's shapes, all matrices of one of its tokens, and attention
+over pages. What is compared runs in turns, and the median counts. On a machine with other work,
+`--threads 1 --busy` counts the processor's time of this thread alone, and the least of the repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.core.kv import PagedView, PageLayout
+from weft.nn.attention.kernels.paged import paged_attention
+from weft.nn.linear import linear
+from weft.nn.native.library import native
+from weft.nn.native.packed import BITS, GROUP, Kind, PackedWeight
+
+LAYER = ((576, 960), (576, 576), (576, 3072), (1536, 576))
+"""Inputs and outputs of a layer's products: Q, K and V together, out, gate and up, down."""
+HEAD = (576, 49152)
+NUM_LAYERS = 30
+ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How seconds are counted."""
+
+    repeats: int
+    is_busy: bool
+
+    def seconds(self, tasks: Sequence[Callable[[], object]], longest: float = 1.0) -> list[float]:
+        """Of each task, run in turns; fewer repeats where one round takes long."""
+        now = time.thread_time if self.is_busy else time.perf_counter
+        found: list[list[float]] = [[] for _ in tasks]
+        begin = time.perf_counter()
+        for turn in range(self.repeats + 1):
+            for times, task in zip(found, tasks, strict=True):
+                start = now()
+                task()
+                times.append(now() - start)
+            if turn > 2 and time.perf_counter() - begin > longest:
+                break
+        # the first round warms up
+        return [(min if self.is_busy else statistics.median)(times[1:]) for times in found]
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def random_weight(kind: Kind, inputs: int, outputs: int) -> PackedWeight:
+    """A packed weight of random numbers, made in its packed form."""
+    library = native()
+    assert library is not None, "there is no library to measure"
+    width = library.panel_width
+    num = -(-outputs // width)
+    if kind == "f32":
+        return PackedWeight(kind, outputs, inputs, torch.randn(num, inputs, width))
+    words = torch.randint(-(2**31), 2**31, (num, inputs * BITS[kind] // 32, width)).int()
+    scales = torch.randn(num, inputs // GROUP, width).half()
+    return PackedWeight(kind, outputs, inputs, words, scales, scales if kind == "q4" else None)
+
+
+def bench_products(clock: Clock, rows: Sequence[int]) -> None:
+    say("inputs outputs rows  torch ms    f32 ms     q8 ms     q4 ms   GFLOP/s: torch   f32   q4")
+    for inputs, outputs in (*LAYER, HEAD):
+        weight_OI = torch.randn(outputs, inputs)
+        packed = [random_weight(kind, inputs, outputs) for kind in BITS]
+        for num in rows:
+            x = torch.randn(num, inputs)
+            tasks = [partial(F.linear, x, weight_OI), *(partial(linear, x, p) for p in packed)]
+            found = clock.seconds(tasks)
+            times = " ".join(f"{t * 1e3:9.3f}" for t in found)
+            plain, f32, _, q4 = (2e-9 * num * inputs * outputs / t for t in found)
+            say(f"{inputs:6} {outputs:7} {num:4} {times} {plain:16.1f} {f32:5.1f} {q4:4.1f}")
+
+
+def bench_token(clock: Clock) -> None:
+    say(f"\none token: {NUM_LAYERS} x {LAYER} and {HEAD}, each weight read once")
+    for kinds in (("f32", "f32"), ("q8", "q8"), ("q4", "q8")):
+        body, head = kinds
+        shapes = [(body, *shape) for shape in LAYER * NUM_LAYERS] + [(head, *HEAD)]
+        weights = [random_weight(kind, *shape) for kind, *shape in shapes]  # type: ignore[arg-type]
+        inputs = {size: torch.randn(1, size) for size in (576, 1536)}
+
+        def token(weights: list[PackedWeight] = weights, x: dict[int, Tensor] = inputs) -> None:
+            for weight in weights:
+                linear(x[weight.inputs], weight)
+
+        (seconds,) = clock.seconds([token], longest=3.0)
+        num_bytes = sum(weight.num_bytes for weight in weights)
+        speed = num_bytes / seconds / 1e9
+        size = f"{num_bytes / 2**20:4.0f} MB"
+        say(f"  layers {body:3}, head {head:3}: {seconds * 1e3:7.2f} ms  {size}  {speed:5.1f} GB/s")
+
+
+def paged_case(
+    num: int, length: int, new: int, is_shared: bool, K: int = 3, C: int = 64, U: int = 64
+) -> PagedView:
+    """`num` sequences of `length` keys in pages of 16, of which `new` are queries."""
+    R, count = 16, -(-length // 16)
+    pages = torch.randperm(num * count).view(num, count) + 1
+    table_BP = (pages[:1].expand(num, count) if is_shared else pages).int().contiguous()
+    k_PRKC = torch.randn(num * count + 1, R, K, C)
+    v_PRKU = k_PRKC[..., :U] if U != C else torch.randn(num * count + 1, R, K, U)
+    each = torch.full((num,), length, dtype=torch.int32)
+    offsets = torch.arange(num + 1, dtype=torch.int32) * new
+    return PagedView(k_PRKC, v_PRKU, PageLayout(offsets, each - new, each, table_BP))
+
+
+def bench_attention(clock: Clock) -> None:
+    say("\nattention over pages                                             ms  GFLOP/s   GB/s")
+    for name, H, view in (
+        ("1 x 1,024 keys, 9 heads over 3 of 64", 9, paged_case(1, 1024, 1, False)),
+        ("16 x 1,024 keys, each its own", 9, paged_case(16, 1024, 1, False)),
+        ("16 x 1,024 keys, all shared", 9, paged_case(16, 1024, 1, True)),
+        ("a prompt of 1,024", 9, paged_case(1, 1024, 1024, False)),
+        ("4 x 1,024 latent keys of 576, 16 heads", 16, paged_case(4, 1024, 1, False, 1, 576, 512)),
+    ):
+        (_, _, K, C), U = view.k_PRKC.shape, view.v_PRKU.shape[3]
+        layout = view.layout
+        new = int(layout.lengths_B[0] - layout.starts_B[0])
+        q_NHC = torch.randn(int(layout.offsets[-1]), H, C)
+        (seconds,) = clock.seconds([partial(paged_attention, q_NHC, view)])
+        seen = len(q_NHC) * (int(layout.lengths_B[0]) - (new - 1) / 2)
+        flops = 2e-9 * seen * H * (C + U) / seconds
+        read = int(layout.lengths_B.sum()) * K * (C + (U if U == C else 0)) * 4e-9 / seconds
+        say(f"{name:60} {seconds * 1e3:9.3f} {flops:8.1f} {read:6.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m weft.nn.native.bench", description=__doc__)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--busy", action="store_true", help="count this thread's own time")
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--only", choices=("products", "token", "attention"))
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    torch.manual_seed(0)
+    clock = Clock(given.repeats, given.busy)
+    with torch.inference_mode():
+        if given.only in (None, "products"):
+            bench_products(clock, given.rows)
+        if given.only in (None, "token"):
+            bench_token(clock)
+        if given.only in (None, "attention"):
+            bench_attention(clock)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A weight W_OI -> a PackedWeight: the same numbers in the order in which the product reads them.
+
+    panel 0: outputs 0..15     W[0..15, 0]  W[0..15, 1]  W[0..15, 2] ...     inputs one by one
+    panel 1: outputs 16..31    ...                                           (16 is the library's)
+
+Kinds: f32; q8, scale * q with q in -128..127; q4, scale * q + minimum with q in 0..15. Scales and
+minima belong to 32 inputs of one output, as in GGUF's Q8_0, Q4_0 (minimum = -8 scale) and Q4_1. A
+32-bit word holds 4 or 8 neighbouring inputs of one output. A product with few bits has the bits of
+the product with the dequantised weight.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.core.errors import UsageError
+from weft.nn.native.library import PackedStruct, native
+
+Kind = Literal["f32", "q8", "q4"]
+BITS: dict[Kind, int] = {"f32": 32, "q8": 8, "q4": 4}
+GROUP = 32
+"""Inputs that share a scale."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeight:
+    """A weight that `linear` of nn/linear.py multiplies by."""
+
+    kind: Kind
+    outputs: int
+    inputs: int
+    data: Tensor
+    """Panels [outputs / width, inputs or words, width]; W_OI itself where there is no library."""
+    scales: Tensor | None = None
+    """[outputs / width, inputs / 32, width], half floats."""
+    minima: Tensor | None = None
+    is_native: bool = True
+
+    @property
+    def num_bytes(self) -> int:
+        parts = (self.data, self.scales, self.minima)
+        return sum(part.numel() * part.element_size() for part in parts if part is not None)
+
+    @cached_property
+    def struct(self) -> PackedStruct:
+        """What the library reads."""
+        assert self.is_native, "a weight for torch has no place in the library"
+        pointers = (None if x is None else x.data_ptr() for x in (self.scales, self.minima))
+        sizes = (BITS[self.kind], self.inputs, self.outputs)
+        return PackedStruct(*sizes, self.data.data_ptr(), *pointers)
+
+    @cached_property
+    def address(self) -> int:
+        return ctypes.addressof(self.struct)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copy has tensors of its own, and so needs a structure of its own
+        parts = (self.kind, self.outputs, self.inputs, self.data, self.scales, self.minima)
+        return PackedWeight, (*parts, self.is_native)
+
+
+def pack(weight_OI: Tensor) -> PackedWeight:
+    """A float32 weight on the CPU, as panels. Later changes of the weight do not reach it."""
+    if weight_OI.dtype != torch.float32 or weight_OI.device.type != "cpu":
+        raise UsageError(
+            f"a weight of {weight_OI.dtype} on {weight_OI.device} cannot be packed: only float32 "
+            "on the CPU can. Use model.float().cpu() first."
+        )
+    outputs, inputs = weight_OI.shape
+    weight_OI = weight_OI.detach()
+    if (library := native()) is None:
+        return PackedWeight("f32", outputs, inputs, weight_OI.contiguous(), is_native=False)
+    return PackedWeight("f32", outputs, inputs, panels(weight_OI, library.panel_width))
+
+
+def pack_blocks(quants_OI: Tensor, scales: Tensor, minima: Tensor | None = None) -> PackedWeight:
+    """A weight of few bits. quants_OI: int8, 8 bits each; with `minima` 0..15, 4 bits each. Scales
+    and minima: [O, I / 32], in half floats exactly; where they are not, the weight becomes f32."""
+    outputs, inputs = quants_OI.shape
+    if inputs % GROUP or scales.shape != (outputs, inputs // GROUP):
+        raise UsageError(
+            f"quants are {tuple(quants_OI.shape)} and scales {tuple(scales.shape)}: each {GROUP} "
+            f"inputs share a scale. Use scales of [outputs, inputs / {GROUP}]."
+        )
+    library = native()
+    is_exact = fits_half(scales) and (minima is None or fits_half(minima))
+    if library is None or not is_exact:
+        return pack(dequantised(quants_OI, scales, minima))
+    width = library.panel_width
+    kind: Kind = "q8" if minima is None else "q4"
+    words = panels(words_of(quants_OI, BITS[kind]), width)
+    lows = None if minima is None else panels(minima.half(), width)
+    return PackedWeight(kind, outputs, inputs, words, panels(scales.half(), width), lows)
+
+
+def dequantised(quants_OI: Tensor, scales: Tensor, minima: Tensor | None) -> Tensor:
+    """scale * q + minimum in float32, rounded as checkpoint/gguf/dequantise.py rounds."""
+    weight = quants_OI.float().unflatten(1, (-1, GROUP)) * scales.float()[..., None]
+    if minima is not None:
+        weight += minima.float()[..., None]
+    return weight.flatten(1)
+
+
+def fits_half(numbers: Tensor) -> bool:
+    """Whether half floats hold them exactly."""
+    return bool((numbers.half().float() == numbers.float()).all())
+
+
+def words_of(quants_OI: Tensor, bits: int) -> Tensor:
+    """[O, I] small numbers -> [O, I bits / 32] words; the first input of a word stands lowest."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    fields = (quants_OI.int() & (2**bits - 1)).unflatten(1, (-1, 32 // bits))
+    return (fields << shifts).sum(-1, dtype=torch.int32)
+
+
+def panels(rows_OI: Tensor, width: int) -> Tensor:
+    """[O, I] -> [O / width, I, width], with zeros for the outputs that the last panel lacks."""
+    missing = -rows_OI.shape[0] % width
+    padded = F.pad(rows_OI, (0, 0, 0, missing)) if missing else rows_OI
+    return padded.unflatten(0, (-1, width)).transpose(1, 2).contiguous()

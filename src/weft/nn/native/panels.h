@@ -1,0 +1,142 @@
+// Some rows of x times one or two panels of a weight: what linear.cpp is made of.
+//
+// A panel holds WIDTH outputs, inputs first: panel[i][output]. Weights of few bits lie likewise,
+// several inputs of one output in each 32-bit word (packed.py), and become the very float that the
+// dequantised weight has before they are multiplied.
+#pragma once
+
+#include "simd.h"
+
+namespace weft {
+namespace {
+
+constexpr int VECTORS = W == 4 ? 4 : 2;              // of a panel
+constexpr int WIDTH = VECTORS * W;                   // outputs of a panel
+constexpr int ROWS = W == 16 ? 12 : W == 8 ? 6 : 5;  // rows whose sums fit into the registers
+constexpr int64_t GROUP = 32;                        // inputs that share a scale
+
+// Mirrors PackedStruct of library.py.
+struct Packed {
+  int64_t bits;  // 32: float; 8: scale * q; 4: scale * q + minimum
+  int64_t inputs, outputs;
+  const void* data;
+  const uint16_t* scales;  // half floats [panel][group][WIDTH]
+  const uint16_t* minima;
+};
+
+inline const float* floats(const Packed& weight, int64_t panel, int64_t input) {
+  return static_cast<const float*>(weight.data) + (panel * weight.inputs + input) * WIDTH;
+}
+
+// One step of `PANELS` neighbouring panels for `R` rows: sums[row][vector] += x[row] * w[vector].
+template <int R, int V>
+inline void step(Vec (&sums)[R][V], const Vec (&w)[V], const float* x, int64_t x_stride) {
+  UNROLL for (int row = 0; row < R; row++) {
+    const Vec factor = splat(x[row * x_stride]);
+    UNROLL for (int v = 0; v < V; v++) sums[row][v] = fma(factor, w[v], sums[row][v]);
+  }
+}
+
+template <int R, int V>
+inline void begin_sums(Vec (&sums)[R][V], const float* y, int64_t y_stride, bool is_first) {
+  UNROLL for (int row = 0; row < R; row++)
+    UNROLL for (int v = 0; v < V; v++)
+      sums[row][v] = is_first ? Vec{} : load(y + row * y_stride + v * W);
+}
+
+template <int R, int V>
+inline void end_sums(const Vec (&sums)[R][V], float* y, int64_t y_stride) {
+  UNROLL for (int row = 0; row < R; row++)
+    UNROLL for (int v = 0; v < V; v++) store(y + row * y_stride + v * W, sums[row][v]);
+}
+
+// R rows times `PANELS` float panels that lie `panel_stride` apart.
+template <int R, int PANELS>
+void multiply(const float* x, int64_t x_stride, const float* panel, int64_t panel_stride,
+              int64_t inputs, float* y, int64_t y_stride, bool is_first) {
+  constexpr int V = PANELS * VECTORS;
+  Vec sums[R][V];
+  begin_sums(sums, y, y_stride, is_first);
+  for (int64_t i = 0; i < inputs; i++) {
+    Vec w[V];
+    UNROLL for (int v = 0; v < V; v++)
+      w[v] = held(load(panel + v / VECTORS * panel_stride + i * WIDTH + v % VECTORS * W));
+    step(sums, w, x + i, x_stride);
+  }
+  end_sums(sums, y, y_stride);
+}
+
+using Multiply = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t,
+                          bool);
+
+template <int R = 1>
+Multiply multiply_rows(int64_t rows) {
+  if constexpr (R < ROWS)
+    if (rows > R) return multiply_rows<R + 1>(rows);
+  return multiply<R, 1>;
+}
+
+// The weights of one word's inputs, as the dequantised tensor has them.
+template <int BITS>
+inline Vec unpacked(Ints words, int place, Vec scale, Vec minimum) {
+  if constexpr (BITS == 8) return to_float((words << (24 - 8 * place)) >> 24) * scale;
+  // scale is a half float and q has 4 bits: the product is exact, so one rounding is the same
+  return fma(to_float((words >> (4 * place)) & 15), scale, minimum);
+}
+
+// Asks for memory that is read next: panels of few bits are short, and each begins a new stream.
+inline void expect(const void* place) { __builtin_prefetch(place); }
+
+// Calls use(input, vectors) for inputs begin..end of the panels first..first + PANELS.
+template <int BITS, int PANELS, class Use>
+inline void unpack(const Packed& weight, int64_t first, int64_t begin, int64_t end, Use use) {
+  constexpr int PER_WORD = 32 / BITS, V = PANELS * VECTORS;
+  const int64_t words_stride = weight.inputs / PER_WORD * WIDTH;
+  const int64_t scales_stride = weight.inputs / GROUP * WIDTH;
+  const int32_t* words = static_cast<const int32_t*>(weight.data) + first * words_stride;
+  for (int64_t group = begin / GROUP; group < end / GROUP; group++) {
+    Vec scale[V], minimum[V];
+    UNROLL for (int v = 0; v < V; v++) {
+      const int64_t panel = first + v / VECTORS;
+      const int64_t at = panel * scales_stride + group * WIDTH + v % VECTORS * W;
+      scale[v] = load_half(weight.scales + at);
+      minimum[v] = BITS == 4 ? load_half(weight.minima + at) : Vec{};
+      expect(weight.scales + at + PANELS * scales_stride);
+      if (BITS == 4) expect(weight.minima + at + PANELS * scales_stride);
+    }
+    for (int64_t i = group * GROUP; i < (group + 1) * GROUP; i += PER_WORD) {
+      Ints packed[V];
+      UNROLL for (int v = 0; v < V; v++) {
+        const int32_t* at = words + v / VECTORS * words_stride + i / PER_WORD * WIDTH;
+        packed[v] = load_ints(at + v % VECTORS * W);
+        if (v % VECTORS == 0) expect(at + PANELS * words_stride);
+      }
+      UNROLL for (int place = 0; place < PER_WORD; place++) {
+        Vec w[V];
+        UNROLL for (int v = 0; v < V; v++)
+          w[v] = unpacked<BITS>(packed[v], place, scale[v], minimum[v]);
+        use(i + place, w);
+      }
+    }
+  }
+}
+
+// One row straight from weights of few bits.
+template <int BITS, int PANELS>
+void multiply_packed(const float* x, const Packed& weight, int64_t first, float* y) {
+  constexpr int V = PANELS * VECTORS;
+  Vec sums[1][V] = {};
+  unpack<BITS, PANELS>(weight, first, 0, weight.inputs,
+                       [&](int64_t i, const Vec(&w)[V]) { step(sums, w, x + i, 0); });
+  end_sums(sums, y, 0);
+}
+
+template <int BITS>
+void unpack_panel(const Packed& weight, int64_t panel, int64_t begin, int64_t end, float* to) {
+  unpack<BITS, 1>(weight, panel, begin, end, [&](int64_t i, const Vec(&w)[VECTORS]) {
+    for (int v = 0; v < VECTORS; v++) store(to + (i - begin) * WIDTH + v * W, w[v]);
+  });
+}
+
+}  // namespace
+}  // namespace weft

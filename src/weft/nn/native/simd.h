@@ -1,0 +1,147 @@
+// Vectors of W floats, with W chosen by the processor: what every kernel here is written in.
+//
+// GCC's vector extensions carry +, -, *, compare and select to AVX-512, AVX2 and NEON alike; only
+// fma, max and half floats need the processor's own names. Compiled with -ffp-contract=off, so a
+// product is fused into a sum exactly where `fma` is written, and nowhere else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+// Written before loops over registers: the compiler keeps arrays in registers once it has unrolled.
+#define UNROLL _Pragma("GCC unroll 16")
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace weft {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * W)));
+typedef int32_t Ints __attribute__((vector_size(4 * W)));
+typedef Vec LooseVec __attribute__((aligned(4), may_alias));
+typedef Ints LooseInts __attribute__((aligned(4), may_alias));
+
+inline Vec load(const float* from) { return *reinterpret_cast<const LooseVec*>(from); }
+inline Ints load_ints(const int32_t* from) { return *reinterpret_cast<const LooseInts*>(from); }
+inline void store(float* to, Vec value) { *reinterpret_cast<LooseVec*>(to) = value; }
+inline Vec splat(float value) { return value - Vec{}; }  // minus zero keeps every bit of `value`
+inline Vec to_float(Ints value) { return __builtin_convertvector(value, Vec); }
+
+// a * b + c, rounded once; in two roundings where the processor has no such instruction.
+inline Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+// The same value, held in a register from here on: left alone, the compiler reads it again from
+// memory for each product, and reading becomes the limit.
+inline Vec held(Vec value) {
+#if defined(__x86_64__)
+  asm("" : "+x"(value));
+#endif
+  return value;
+}
+
+inline Vec larger(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return _mm256_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+// W half floats, widened; exact.
+inline Vec load_half(const uint16_t* from) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+  _Float16 halves[W];
+  std::memcpy(halves, from, sizeof halves);
+  Vec wide;
+  for (int lane = 0; lane < W; lane++) wide[lane] = static_cast<float>(halves[lane]);
+  return wide;
+#endif
+}
+
+// The lanes joined by halves: 0+4 1+5 2+6 3+7, then 0+2 1+3, then 0+1. Always in this order.
+inline float sum_of_lanes(Vec value) {
+  for (int half = W / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; lane++) value[lane] += value[lane + half];
+  return value[0];
+}
+
+inline float largest_lane(Vec value) {
+  typedef float Quad __attribute__((vector_size(16)));
+  Quad best;
+  std::memcpy(&best, &value, sizeof best);
+  for (int lane = 4; lane < W; lane += 4) {
+    Quad next;
+    std::memcpy(&next, reinterpret_cast<const float*>(&value) + lane, sizeof next);
+    best = best > next ? best : next;
+  }
+  const float low = best[0] > best[1] ? best[0] : best[1];
+  const float high = best[2] > best[3] ? best[2] : best[3];
+  return low > high ? low : high;
+}
+
+constexpr float SMALLEST_EXPONENT = -86.0f;
+
+// e^x to about 1e-7 of its value; 0 below -86 and for -inf, 1 exactly at 0. For x up to 88.
+inline Vec exp_of(Vec x) {
+  // 1.5 * 2^23: adding it rounds to a whole number, whose bits then stand lowest
+  const Vec magic = splat(12582912.0f);
+  const Vec shifted = fma(x, splat(1.44269504f), magic);
+  const Vec power = shifted - magic;
+  Vec rest = fma(power, splat(-0.693359375f), x);
+  rest = fma(power, splat(2.12194440e-4f), rest);
+  Vec sum = splat(1.9875691500e-4f);
+  sum = fma(sum, rest, splat(1.3981999507e-3f));
+  sum = fma(sum, rest, splat(8.3334519073e-3f));
+  sum = fma(sum, rest, splat(4.1665795894e-2f));
+  sum = fma(sum, rest, splat(1.6666665459e-1f));
+  sum = fma(sum, rest, splat(5.0000001201e-1f));
+  sum = fma(sum, rest * rest, rest) + splat(1.0f);
+  const Ints scaled = reinterpret_cast<Ints>(sum) + (reinterpret_cast<Ints>(shifted) << 23);
+  return x < splat(SMALLEST_EXPONENT) ? Vec{} : reinterpret_cast<Vec>(scaled);
+}
+
+// tanh(x) to about 2e-7 of its value: a polynomial near zero, by e^2x elsewhere (Cephes).
+inline Vec tanh_of(Vec x) {
+  const Vec size = x < Vec{} ? -x : x;
+  const Vec bounded = size < splat(15.0f) ? size : splat(15.0f);
+  const Vec far = splat(1.0f) - splat(2.0f) / (exp_of(bounded + bounded) + splat(1.0f));
+  const Vec square = x * x;
+  Vec sum = splat(-5.70498872745e-3f);
+  sum = fma(sum, square, splat(2.06390887954e-2f));
+  sum = fma(sum, square, splat(-5.37397155531e-2f));
+  sum = fma(sum, square, splat(1.33314422036e-1f));
+  sum = fma(sum, square, splat(-3.33332819422e-1f));
+  const Vec near = fma(sum * square, x, x);
+  return size < splat(0.625f) ? near : (x < Vec{} ? -far : far);
+}
+
+}  // namespace weft

@@ -1,0 +1,255 @@
+"""Attention over pages: right, and the same bits for a query however its call is put together."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.core.kv import PagedView, PageLayout
+from weft.nn.attention.kernels import paged
+from weft.nn.attention.kernels.paged import distance_table, paged_attention
+from weft.nn.positions.alibi import AlibiBias, slopes
+from weft.nn.positions.bucketed import BucketedBias, BucketRule
+
+LENGTHS = [(100, 1), (37, 5), (70, 70), (1, 1), (64, 33), (33, 2)]
+"""Keys and new tokens of each sequence."""
+
+
+@pytest.fixture(params=["native", "torch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By the library and by torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(paged, "native", lambda: None)
+    return request.param
+
+
+def numbers(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def make_table(lengths: list[tuple[int, int]], R: int, shared: int) -> Tensor:
+    """Pages in no order; all sequences begin with the first `shared` slots of the first one."""
+    counts = [-(-length // R) for length, _ in lengths]
+    pages = iter((torch.randperm(sum(counts)) + 1).tolist())
+    table = torch.zeros(len(lengths), max(counts), dtype=torch.int32)
+    for b, count in enumerate(counts):
+        for p in range(count):
+            is_shared = b > 0 and (p + 1) * R <= min(shared, lengths[b][0], lengths[0][0])
+            table[b, p] = table[0, p] if is_shared else next(pages)
+    return table
+
+
+def case(
+    lengths=LENGTHS, H=6, K=2, C=16, U=16, R=16, shared=0, latent=False
+) -> tuple[Tensor, PagedView]:
+    """Queries and pages. Rows that hold no key hold NaN: whoever reads them is found out."""
+    table_BP = make_table(lengths, R, shared)
+    num = int(table_BP.max()) + 2
+    k_PRKC = torch.full((num, R, K, C), torch.nan)
+    v_PRKU = k_PRKC[..., :U] if latent else torch.full((num, R, K, U), torch.nan)
+    for b, (length, _) in enumerate(lengths):
+        slots = torch.arange(length)
+        place = table_BP[b, slots // R].long(), slots % R
+        k_PRKC[place] = torch.randn(length, K, C)
+        if not latent:
+            v_PRKU[place] = torch.randn(length, K, U)
+    new = [count for _, count in lengths]
+    layout = PageLayout(
+        offsets=numbers(0, *torch.tensor(new).cumsum(0).tolist()),
+        starts_B=numbers(*(length - count for length, count in lengths)),
+        lengths_B=numbers(*(length for length, _ in lengths)),
+        table_BP=table_BP,
+    )
+    return torch.randn(sum(new), H, C), PagedView(k_PRKC, v_PRKU, layout)
+
+
+def exact(
+    q_NHC: Tensor, view: PagedView, is_causal=True, window=None, softcap=None, bias_HM=None
+) -> tuple[Tensor, Tensor]:
+    """The same in float64, query by query and from the formula."""
+    (N, H, C), (_, R, K, U) = q_NHC.shape, view.v_PRKU.shape
+    out, lse = torch.zeros(N, H, U).double(), torch.full((N, H), -torch.inf).double()
+    layout = view.layout
+    for b, length in enumerate(layout.lengths_B.tolist()):
+        begin, end = layout.offsets[b : b + 2].tolist()
+        for n in range(begin, end):
+            slot = int(layout.starts_B[b]) + n - begin
+            s = torch.arange(length)
+            s = s[s <= slot] if is_causal else s
+            s = s if window is None else s[(slot - s).abs() < window]
+            if len(s) == 0:
+                continue
+            place = layout.table_BP[b, s // R].long(), s % R
+            k, v = (
+                x[place].double().repeat_interleave(H // K, 1) for x in (view.k_PRKC, view.v_PRKU)
+            )
+            scores = torch.einsum("hc,shc->hs", q_NHC[n].double(), k) * C**-0.5
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            if bias_HM is not None:
+                zero = 0 if is_causal else (bias_HM.shape[1] - 1) // 2
+                scores += bias_HM.double()[:, (slot - s + zero).clamp(0, bias_HM.shape[1] - 1)]
+            lse[n] = scores.logsumexp(-1)
+            out[n] = torch.einsum("hs,shu->hu", scores.softmax(-1), v)
+    return out, lse
+
+
+def assert_right(q_NHC: Tensor, view: PagedView, **rule) -> None:
+    (out, lse), (right_out, right_lse) = (
+        paged_attention(q_NHC, view, **rule),
+        exact(q_NHC, view, **rule),
+    )
+    assert ((out - right_out).abs().max() / right_out.abs().max()) < 1e-5
+    torch.testing.assert_close(lse.double(), right_lse, atol=1e-5, rtol=0)
+
+
+SHAPES = {
+    "groups of heads": {},
+    "odd sizes": {"C": 19, "U": 13, "R": 5},
+    "a page of one row": {"H": 3, "K": 3, "C": 8, "U": 24, "R": 1},
+    "one key head, long pages": {"H": 4, "K": 1, "C": 64, "U": 64, "R": 64},
+    "a shared prefix": {"H": 9, "K": 3, "C": 64, "U": 64, "shared": 64},
+    "latent": {"H": 4, "K": 1, "C": 72, "U": 64, "latent": True},
+}
+RULES = {
+    "a window": {"window": 9},
+    "a softcap": {"softcap": 3.0},
+    "all keys": {"is_causal": False},
+    "a window on both sides": {"is_causal": False, "window": 7},
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_is_right(way: str, name: str) -> None:
+    assert_right(*case(**SHAPES[name]))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_is_right(way: str, name: str) -> None:
+    assert_right(*case(), **RULES[name])
+
+
+@pytest.mark.parametrize("M", [9, 100])
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_bias_by_distance_is_right(way: str, M: int, is_causal: bool) -> None:
+    bias_HM = torch.randn(6, M if is_causal else 2 * M - 1)
+    assert_right(*case(), bias_HM=bias_HM, is_causal=is_causal)
+
+
+def test_a_large_latent_is_right() -> None:
+    assert_right(*case([(100, 1), (70, 3)], H=7, K=1, C=640, U=576, latent=True))
+
+
+def test_a_query_that_sees_nothing_gets_zeros(way: str) -> None:
+    q_NHC, view = case([(0, 3), (20, 4)])
+    out, lse = paged_attention(q_NHC, view, is_causal=False)
+    assert out[:3].eq(0).all()
+    assert lse[:3].eq(-torch.inf).all()
+    assert lse[3:].isfinite().all()
+
+
+def alone(q_NHC: Tensor, view: PagedView, b: int, begin: int, end: int) -> tuple[Tensor, PagedView]:
+    """Some of the new tokens of one sequence, when no later key is there yet."""
+    layout, first = view.layout, int(view.layout.offsets[b])
+    start = int(layout.starts_B[b])
+    part = PageLayout(
+        offsets=numbers(0, end - begin),
+        starts_B=numbers(start + begin),
+        lengths_B=numbers(start + end),
+        table_BP=layout.table_BP[b : b + 1],
+    )
+    return q_NHC[first + begin : first + end], dataclasses.replace(view, layout=part)
+
+
+@pytest.mark.parametrize("rule", [{}, {"window": 40}, {"softcap": 5.0}])
+def test_a_prompt_in_pieces_has_the_bits_of_the_whole(way: str, rule: dict) -> None:
+    q_NHC, view = case([(90, 90), (70, 65)], R=8)
+    whole = paged_attention(q_NHC, view, **rule)
+    for b, (first, last) in enumerate([(0, 90), (90, 155)]):
+        for step in (1, 7, 32) if way == "native" else (13,):
+            for n in range(first, last, step):
+                end = min(n + step, last)
+                part = paged_attention(*alone(q_NHC, view, b, n - first, end - first), **rule)
+                assert all(x.equal(y[n:end]) for x, y in zip(part, whole, strict=True))
+
+
+@pytest.mark.parametrize(
+    "lengths", [[(100, 1)] * 9, [(100, 1), (90, 2), (64, 1), (120, 3), (81, 40)]]
+)
+def test_shared_pages_change_no_bit(way: str, lengths: list[tuple[int, int]]) -> None:
+    """A tree: all share 48 slots, two of them 32 more."""
+    q_NHC, view = case(lengths, shared=48)
+    table_BP = view.layout.table_BP
+    table_BP[1, 3:5] = table_BP[0, 3:5]
+    together = paged_attention(q_NHC, view)
+    for b, (_, new) in enumerate(lengths):
+        some = slice(int(view.layout.offsets[b]), int(view.layout.offsets[b + 1]))
+        part = paged_attention(*alone(q_NHC, view, b, 0, new))
+        assert all(x.equal(y[some]) for x, y in zip(part, together, strict=True))
+
+
+def test_a_last_page_that_two_lengths_share_is_read_by_each_as_far_as_it_goes(way: str) -> None:
+    q_NHC, view = case([(45, 2), (41, 1), (45, 1)])
+    view.layout.table_BP[1:] = view.layout.table_BP[0]
+    together = paged_attention(q_NHC, view)
+    assert_right(q_NHC, view)
+    for b, some in enumerate([slice(0, 2), slice(2, 3), slice(3, 4)]):
+        part = paged_attention(*alone(q_NHC, view, b, 0, some.stop - some.start))
+        assert all(x.equal(y[some]) for x, y in zip(part, together, strict=True))
+
+
+def test_pages_that_fell_out_of_the_window_are_not_read(way: str) -> None:
+    q_NHC, view = case([(90, 3), (70, 1)])
+    before = paged_attention(q_NHC, view, window=20)
+    view.layout.table_BP[0, :4] = 0
+    view.layout.table_BP[1, :3] = 0
+    fresh = dataclasses.replace(view, layout=dataclasses.replace(view.layout))
+    after = paged_attention(q_NHC, fresh, window=20)
+    assert all(x.equal(y) for x, y in zip(before, after, strict=True))
+
+
+def test_threads_change_nothing() -> None:
+    q_NHC, view = case([(300, 40), (280, 1), (290, 1)], shared=64)
+    one = paged_attention(q_NHC, view)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        two = paged_attention(q_NHC, view)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(x.equal(y) for x, y in zip(one, two, strict=True))
+
+
+def test_queries_may_be_part_of_a_wider_tensor() -> None:
+    q_NHC, view = case()
+    wide = torch.randn(len(q_NHC), 10, 16)
+    wide[:, 2:8] = q_NHC
+    assert paged_attention(wide[:, 2:8], view)[0].equal(paged_attention(q_NHC, view)[0])
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_the_tables_of_buckets_and_alibi_hold_the_bias_of_each_distance(is_causal: bool) -> None:
+    rule = BucketRule(num_buckets=8, max_distance=20, is_bidirectional=not is_causal)
+    reach, q, k_S = 30, 17, torch.arange(18 if is_causal else 40)
+    for bias in (
+        BucketedBias(torch.randn(8, 6), rule),
+        AlibiBias(slopes(6, torch.float32, torch.device("cpu")), is_causal),
+    ):
+        table_HM = distance_table(bias, reach, is_causal=is_causal)
+        assert table_HM.shape == (6, reach if is_causal else 2 * reach - 1)
+        right = bias.at(torch.zeros(1), torch.tensor([[q]]), k_S)[0, :, 0]
+        zero = 0 if is_causal else reach - 1
+        assert table_HM[:, q - k_S + zero].equal(right)
+
+
+def test_other_dtypes_and_gradients_take_torch() -> None:
+    q_NHC, view = case([(20, 3)])
+    wide = dataclasses.replace(view, k_PRKC=view.k_PRKC.double(), v_PRKU=view.v_PRKU.double())
+    out, lse = paged_attention(q_NHC.double(), wide)
+    assert out.dtype == lse.dtype == torch.float64
+    q_NHC.requires_grad_()
+    paged_attention(q_NHC, view)[0].sum().backward()
+    assert q_NHC.grad is not None
