@@ -1,0 +1,169 @@
+"""A waiting job -> one that runs: its source, its cached prefix and room for what it computes.
+
+Nothing is reserved for later: a job that outgrows the pages is preempted. But it is admitted only
+when all tokens that it has now would fit, with a watermark for those who run already, so that it is
+not thrown out in the middle of its prompt. Alone it is always admitted: limits.py saw that it fits.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from weft.cache.memory import Memory
+from weft.cache.prefix import PrefixCache, Probe
+from weft.cache.tables import Tables, blocks_for
+from weft.engine.schedule.limits import window_blocks
+from weft.engine.schedule.request import Job, Sequence, common_length
+from weft.engine.schedule.settings import SchedulerConfig
+from weft.engine.schedule.statistics import Statistics
+from weft.engine.schedule.step import Step
+
+
+class Verdict(Enum):
+    ADMITTED = auto()
+    LATER = auto()
+    """Not in this step; others may go on."""
+    FULL = auto()
+    """No room: nobody else is admitted in this step."""
+
+
+class Admission:
+    """Gives a job its source and its leader's page tables, or leaves everything as it was."""
+
+    def __init__(self, config: SchedulerConfig, memory: Memory, statistics: Statistics) -> None:
+        self.config, self.memory, self.statistics = config, memory, statistics
+        self.watermark = int(config.watermark * memory.pool.num_usable)
+        self.num_matches = 0
+
+    def admit(self, job: Job, step: Step, is_alone: bool) -> Verdict:
+        """Try to let a job run from this step on; `is_alone`: nothing else runs."""
+        if not is_alone and self.least_pages(job) + self.watermark > self.memory.room:
+            return Verdict.FULL
+        if not self.find_source(job, step):
+            return Verdict.LATER
+        self.find_prefix(job)
+        needed = self.new_source_pages(job) + self.pages_now(job, step.budget)
+        if not is_alone and needed + self.watermark > self.memory.room:
+            self.undo(job)
+            return Verdict.FULL
+        self.make_source(job, step)
+        self.count(job)
+        job.was_admitted = True
+        if job.has_followers:
+            attach(job, self.memory)
+        return Verdict.ADMITTED
+
+    def find_source(self, job: Job, step: Step) -> bool:
+        """Take up a source that is there already; False if it would have to be encoded, and this
+        step's encoder has no budget for it."""
+        if job.source_key is None or job.request.source is None:
+            return True
+        job.source = self.memory.sources.find(job.source_key)
+        if job.source is None:
+            return step.can_encode(len(job.request.source))
+        self.memory.sources.acquire(job.source, job.request.id)
+        return True
+
+    def find_prefix(self, job: Job) -> None:
+        """The leader begins with the longest cached prefix of what all sequences have in common."""
+        job.common = common_length(job.sequences)
+        tokens = job.leader.tokens[: job.common + 1]
+        self.num_matches += 1
+        if self.config.miss_every and self.num_matches % self.config.miss_every == 0:
+            tokens = []
+        begin(job, job.leader, tokens, self.memory)
+
+    def least_pages(self, job: Job) -> int:
+        """A quick look before anything is locked: pages that the leader surely needs."""
+        R, num_full = self.memory.pool.page_size, self.memory.windows.count(None)
+        cached = self.memory.prefix.peek(job.probe)
+        return (blocks_for(job.leader.num_prompt, R) - cached // R) * num_full
+
+    def pages_now(self, job: Job, budget: int) -> int:
+        """Pages for all tokens that the job has now, without what is cached."""
+        R, tables = self.memory.pool.page_size, job.leader.tables
+        assert tables is not None, f"{job.request.id} has no tables"
+        shared = job.common // R
+        tails = sum(blocks_for(len(s.tokens), R) - shared for s in job.sequences)
+        blocks = shared - tables.num_blocks + tails
+        size = len(job.sequences)
+        return sum(
+            min(blocks, size * window_blocks(window, budget, R, blocks))
+            for window in self.memory.windows
+        )
+
+    def new_source_pages(self, job: Job) -> int:
+        is_new = job.source is None and job.request.source is not None
+        return self.memory.sources.num_pages(len(job.request.source or ())) if is_new else 0
+
+    def make_source(self, job: Job, step: Step) -> None:
+        """Pages for a new source, to be encoded in this step."""
+        ids, key = job.request.source, job.source_key
+        if ids is None or key is None:
+            return
+        if job.source is not None:
+            self.statistics.cached_source_tokens += len(ids)
+            return
+        pages = self.memory.allocate(self.new_source_pages(job), job.request.id)
+        assert pages is not None, f"no room for a source of {len(ids)} tokens"
+        job.source = self.memory.sources.add(key, len(ids), pages, job.request.id)
+        step.encode(job.source, ids)
+
+    def undo(self, job: Job) -> None:
+        """There was no room: the job waits on."""
+        let_go(job.leader, self.memory.prefix)
+        if job.source is not None:
+            self.memory.sources.release(job.source, job.request.id)
+            job.source = None
+
+    def count(self, job: Job) -> None:
+        if not job.was_admitted:
+            self.statistics.admitted += 1
+            self.statistics.prompt_tokens += job.leader.num_prompt
+            self.statistics.cached_tokens += job.leader.num_computed
+
+
+def begin(job: Job, sequence: Sequence, tokens: list[int], memory: Memory) -> None:
+    """Give a sequence tables that begin with the cached prefix of `tokens`."""
+    match = memory.prefix.match(tokens, job.namespace)
+    sequence.match = match
+    sequence.tables = Tables(memory.pool, memory.windows, job.next_owner())
+    sequence.tables.adopt(match.columns)
+    match.columns = []
+    sequence.num_computed = match.length
+
+
+def attach(job: Job, memory: Memory) -> None:
+    """Once the leader has computed what all have in common, the others fork from it."""
+    leader = job.leader
+    if leader.num_computed < job.common:
+        return
+    assert leader.num_computed == job.common, f"{leader.num_computed} computed, not {job.common}"
+    for sequence in job.sequences[1:]:
+        fork(job, leader, sequence, memory.prefix)
+    for sequence in job.sequences:
+        look_further(job, sequence, memory)
+
+
+def look_further(job: Job, sequence: Sequence, memory: Memory) -> None:
+    """A sequence that was preempted may find its own pages behind the common ones, too."""
+    probe = Probe(sequence.tokens, job.namespace)
+    if memory.prefix.peek(probe) > sequence.num_computed:
+        let_go(sequence, memory.prefix)
+        begin(job, sequence, sequence.tokens, memory)
+
+
+def fork(job: Job, parent: Sequence, child: Sequence, prefix: PrefixCache) -> None:
+    """The child goes on from the parent's rows; full pages and the last one are shared."""
+    assert parent.tables is not None and parent.match is not None, "a parent that does not run"
+    child.tables = parent.tables.fork(job.next_owner(), parent.num_computed)
+    child.match = prefix.fork(parent.match)
+    child.num_computed = parent.num_computed
+
+
+def let_go(sequence: Sequence, prefix: PrefixCache) -> None:
+    """Every page goes back; those that are cached stay there, unlocked."""
+    if sequence.tables is not None and sequence.match is not None:
+        prefix.release(sequence.match, sequence.tables.release())
+    sequence.tables = sequence.match = None
+    sequence.num_computed = 0

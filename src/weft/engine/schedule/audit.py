@@ -1,0 +1,115 @@
+"""What must hold after every step, counted from scratch: state -> nothing, or an AssertionError.
+
+    conservation   free + idle + locked + held == all pages
+    holders        a page's count is the number of tables, nodes and sources that hold it
+    sharing        a page in two tables is full, or its sequences were forked from one another
+
+Also how much of the allocated memory holds rows of real tokens (`row_share`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from weft.cache.prefix import OWNER as PREFIX
+from weft.cache.sources import OWNER as SOURCES
+from weft.cache.tables import Tables
+from weft.engine.schedule.request import Job, Sequence
+from weft.engine.schedule.state import State
+
+Holders = dict[int, Counter[str]]
+
+
+def audit(state: State) -> None:
+    """Raise an AssertionError with both numbers if anything is not as it must be."""
+    found = holders(state)
+    counts = {page: owners.total() for page, owners in found.items()}
+    assert counts == state.memory.pool.snapshot(), "reference counts differ from who holds pages"
+    check_conservation(state, found)
+    check_sharing(state)
+
+
+def running(state: State) -> Iterator[tuple[Job, Sequence, Tables]]:
+    """All sequences that have page tables."""
+    for job in state.jobs.values():
+        for sequence in job.sequences:
+            if sequence.tables is not None:
+                yield job, sequence, sequence.tables
+
+
+def holders(state: State) -> Holders:
+    """Who holds each page, from the tables, the sources and the prefix cache themselves."""
+    found: Holders = {}
+
+    def hold(pages: list[int], owner: str) -> None:
+        for page in pages:
+            if page:
+                found.setdefault(page, Counter())[owner] += 1
+
+    for _, _, tables in running(state):
+        for table in tables.pages:
+            hold(list(table), tables.owner)
+    for column in state.memory.prefix.columns():
+        hold(column, PREFIX)
+    for source in state.memory.sources.sources.values():
+        hold(source.all_pages, SOURCES)
+    for job in state.jobs.values():
+        if job.source is not None:
+            hold(job.source.all_pages, job.request.id)
+    return found
+
+
+def check_conservation(state: State, found: Holders) -> None:
+    """Every page is in exactly one of four places."""
+    pool = state.memory.pool
+    cached = {page for page, owners in found.items() if owners[PREFIX] or owners[SOURCES]}
+    assert cached == {page for page in range(pool.num_pages) if pool.is_cached[page]}, (
+        "the pool and the caches disagree about what is cached"
+    )
+    idle = sum(pool.counts[page] == 1 for page in cached)
+    assert idle == pool.num_idle, f"{idle} pages are idle, the pool counts {pool.num_idle}"
+    locked, held = len(cached) - idle, len(found) - len(cached)
+    total = pool.num_free + idle + locked + held
+    assert total == pool.num_usable, (
+        f"{pool.num_free} free + {idle} idle + {locked} locked + {held} held != {pool.num_usable}"
+    )
+    assert set(pool.free_pages).isdisjoint(found) and 0 not in pool.free_pages, (
+        "a free page is held"
+    )
+
+
+def check_sharing(state: State) -> None:
+    """Sequences that hold the same page have the same tokens up to its end, or up to where the
+    rows of the shorter one end."""
+    R = state.memory.pool.page_size
+    seen: dict[int, tuple[int, int, Job, Sequence]] = {}
+    for job, sequence, tables in running(state):
+        for stripe, table in enumerate(tables.pages):
+            for block, page in enumerate(table):
+                if page == 0:
+                    continue
+                before = seen.setdefault(page, (stripe, block, job, sequence))
+                assert before[:2] == (stripe, block), f"page {page} is in two places: {before[:2]}"
+                end = min(sequence.num_computed, before[3].num_computed, (block + 1) * R)
+                is_full = end == (block + 1) * R
+                assert is_full or before[2] is job, f"page {page} of two requests is not full"
+                same = sequence.tokens[:end] == before[3].tokens[:end]
+                assert same, f"page {page} is shared by different tokens"
+
+
+def row_share(state: State) -> float:
+    """Share of the rows in allocated pages that hold a real token. 1.0 when nothing is held."""
+    R, filled = state.memory.pool.page_size, dict[int, int]()
+    for _, sequence, tables in running(state):
+        for table in tables.pages:
+            for block, page in enumerate(table):
+                rows = max(0, min(R, sequence.num_computed - block * R))
+                filled[page] = max(rows, filled.get(page, 0))
+    for source in state.memory.sources.sources.values():
+        for table in source.pages:
+            for block, page in enumerate(table):
+                filled[page] = min(R, source.num_tokens - block * R)
+    filled |= {page: R for column in state.memory.prefix.columns() for page in column}
+    filled.pop(0, None)
+    return sum(filled.values()) / (len(filled) * R) if filled else 1.0

@@ -1,0 +1,108 @@
+"""After the pass: rows that were computed and tokens that were sampled -> sequences moved on.
+
+    settle   rows count as computed, full pages enter the prefix cache, windows give pages back
+    grow     one sequence gets its accepted drafts and its sampled token
+    branch   all sequences of a job are replaced by children; a parent's last child takes its pages
+
+What was not accepted never enters the cache: `num_computed` does not count it, and the next tokens
+overwrite its rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from weft.cache.memory import Memory
+from weft.cache.tables import blocks_for
+from weft.engine.schedule.admission import attach, fork, let_go
+from weft.engine.schedule.plan import Branched, Chunk, Grown, Key
+from weft.engine.schedule.request import Job, Sequence
+from weft.engine.schedule.statistics import Statistics
+
+
+def commit_job(
+    job: Job,
+    chunks: list[Chunk],
+    grown: Mapping[Key, Grown],
+    branched: Branched | None,
+    memory: Memory,
+    statistics: Statistics,
+) -> None:
+    """Everything that one step changes about one job, except that somebody may be finished."""
+    sequences = {sequence.index: sequence for sequence in job.sequences}
+    for chunk in chunks:
+        sequence, result = sequences[chunk.index], grown.get(chunk.key)
+        num_computed = chunk.end - chunk.num_drafts
+        if result is not None:
+            assert chunk.num_samples == 1 and not job.is_branching, f"{chunk.key} cannot grow"
+            num_computed = grow(sequence, chunk, result)
+            statistics.accepted_tokens += len(result.tokens) - 1
+        settle(sequence, num_computed, memory)
+        statistics.draft_tokens += chunk.num_drafts
+    if branched is not None:
+        assert all(chunk.num_samples for chunk in chunks), f"{job.request.id} cannot branch yet"
+        branch(job, branched, memory)
+    elif job.has_followers:
+        attach(job, memory)
+
+
+def settle(sequence: Sequence, num_computed: int, memory: Memory) -> None:
+    """The rows of the first `num_computed` tokens are written, and those tokens are certain."""
+    tables, match = sequence.tables, sequence.match
+    assert tables is not None and match is not None, "a sequence without tables was run"
+    tell_written(sequence, num_computed, memory)
+    sequence.num_computed = num_computed
+    num_blocks = num_computed // memory.pool.page_size
+    if num_blocks * memory.pool.page_size > match.length:
+        memory.prefix.extend(match, sequence.tokens, tables, num_blocks)
+    if tables.has_windows:
+        memory.prefix.passed(tables.trim(num_computed))
+
+
+def tell_written(sequence: Sequence, num_computed: int, memory: Memory) -> None:
+    """Events of the pages that got rows, for whoever listens."""
+    if memory.pool.listener is None or sequence.tables is None:
+        return
+    R, tables = memory.pool.page_size, sequence.tables
+    for block in range(sequence.num_computed // R, blocks_for(num_computed, R)):
+        rows = min(R, num_computed - block * R)
+        memory.pool.tell("write", tables.column(block), tables.owner, rows)
+
+
+def grow(sequence: Sequence, chunk: Chunk, grown: Grown) -> int:
+    """Append new tokens; how many tokens have certain rows now."""
+    num_accepted = len(grown.tokens) - 1
+    drafts = chunk.tokens[len(chunk.tokens) - chunk.num_drafts :]
+    accepted = list(grown.tokens[:-1])
+    assert 0 <= num_accepted <= chunk.num_drafts and accepted == drafts[:num_accepted], (
+        f"{chunk.key} reports {accepted} as accepted drafts of {drafts}"
+    )
+    sequence.tokens.extend(grown.tokens)
+    return len(sequence.tokens) - 1
+
+
+def branch(job: Job, branched: Branched, memory: Memory) -> None:
+    """Children replace the sequences of a job; parents without a child let their pages go."""
+    parents, children = job.sequences, list(branched.children)
+    limit = job.request.num_sequences
+    assert len(children) <= limit, f"{job.request.id} has {len(children)} children, over {limit}"
+    left = Counter(place for place, _ in children)
+    for place, parent in enumerate(parents):
+        if place not in left:
+            let_go(parent, memory.prefix)
+    job.sequences = []
+    for place, _ in children:
+        left[place] -= 1
+        is_last = left[place] == 0
+        job.sequences.append(parents[place] if is_last else twin(job, parents[place], memory))
+    for index, (sequence, (_, token)) in enumerate(zip(job.sequences, children, strict=True)):
+        sequence.index = index
+        sequence.tokens.append(token)
+
+
+def twin(job: Job, parent: Sequence, memory: Memory) -> Sequence:
+    """A second sequence with the same tokens and pages."""
+    child = Sequence(0, list(parent.tokens), parent.num_prompt)
+    fork(job, parent, child, memory.prefix)
+    return child

@@ -1,0 +1,117 @@
+"""One step as data: what the scheduler decides (`Plan`) and what the runner reports back.
+
+The runner executes, in this order: `copies` (all sources are read before any target is written),
+`sources` and `embeddings` through the encoder, then all `chunks` in one packed pass of the decoder.
+Then it samples behind every chunk that says so and hands `Grown` or `Branched` to `commit`. Page
+tables in a plan are the live ones: read them before `commit`, keep copies of what is needed later.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weft.cache.sources import Source
+from weft.cache.tables import Copy
+from weft.engine.schedule.request import Request
+
+
+class Key(NamedTuple):
+    """One sequence of a request: the number of the sample, or the place in the beam."""
+
+    request_id: str
+    sequence: int
+
+
+@dataclass(eq=False, slots=True)
+class Chunk:
+    """Tokens of one sequence to be run in this step."""
+
+    request: Request
+    key: Key
+    start: int
+    """Slot of the first token; rows of all slots before it are in the pages."""
+    tokens: list[int]
+    """The drafts are the last ones."""
+    num_drafts: int
+    num_samples: int
+    """Tokens to sample behind it: 0 (more of the prompt comes), 1, or n behind an n-fold prompt.
+    For beams 1: each beam's next tokens are wanted, whatever their number."""
+    pages: list[array[int]]
+    """Page tables of the sequence, one a stripe of self-attention; slot s lies in [s // R]."""
+    source: Source | None
+    """Its `pages`, one table a stripe of cross-attention, and `num_tokens`."""
+
+    @property
+    def index(self) -> int:
+        """The number of the sample, or the place in the beam."""
+        return self.key.sequence
+
+    @property
+    def end(self) -> int:
+        """Keys that the last token sees, itself included."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """A source to be run through the encoder, and the pages for its cross-attention rows."""
+
+    source: Source
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """A text to be run through the encoder; nothing of it is kept."""
+
+    request: Request
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.request.prompt
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that one step does."""
+
+    step: int
+    copies: list[Copy] = field(default_factory=list)
+    sources: list[Encoding] = field(default_factory=list)
+    embeddings: list[Embedding] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    num_admitted: int = 0
+    num_preempted: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the decoder runs."""
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    @property
+    def num_encoder_tokens(self) -> int:
+        sources = sum(len(encoding.ids) for encoding in self.sources)
+        return sources + sum(len(embedding.ids) for embedding in self.embeddings)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.chunks or self.sources or self.embeddings)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What one sequence got: the drafts that were accepted and then one sampled token."""
+
+    tokens: Sequence[int]
+    is_finished: bool = False
+
+
+@dataclass(frozen=True)
+class Branched:
+    """What becomes of all sequences of a request: (place of the parent, next token) for each that
+    goes on, in the order of their new places. None: the request is finished."""
+
+    children: Sequence[tuple[int, int]]

@@ -1,0 +1,144 @@
+"""State -> the next plan: decodes first, then prompts in chunks, then whoever can be admitted.
+
+All under one budget of tokens, so that long prompts never hold up those who decode (Sarathi-Serve,
+Agrawal 2024; vLLM V1). When pages run out the job admitted last is preempted, and nobody is
+admitted in that step. The oldest job is never preempted, so something always ends.
+"""
+
+from __future__ import annotations
+
+from weft.cache.tables import Copy
+from weft.engine.schedule.admission import Admission, Verdict
+from weft.engine.schedule.drafts import DraftBudget, Drafts
+from weft.engine.schedule.plan import Plan
+from weft.engine.schedule.request import Job
+from weft.engine.schedule.state import State
+from weft.engine.schedule.step import Step, Wish, chunk_of, wishes
+
+
+class Planner:
+    """Makes plans. Between them it keeps nothing but the state it was given."""
+
+    def __init__(self, state: State) -> None:
+        self.state, self.config, self.memory = state, state.config, state.memory
+        self.admission = Admission(state.config, state.memory, state.statistics)
+
+    def plan(self, number: int, drafts: Drafts | None) -> Plan:
+        step = Step(number, self.config.token_budget, self.config.encoder_budget)
+        self.force_preemption(step)
+        num_forced = step.num_preempted
+        self.run_decodes(step, drafts)
+        self.run_prompts(step)
+        if step.num_preempted == num_forced and self.state.waiting:
+            self.admit(step)
+        self.state.statistics.preempted += step.num_preempted
+        return step.plan()
+
+    def run_decodes(self, step: Step, drafts: Drafts | None) -> None:
+        """Every job that decodes runs a token of each sequence, and drafts if there is room."""
+        jobs = [job for job in self.state.running.values() if job.is_decoding]
+        extra = None
+        if drafts is not None:
+            left = step.budget - sum(len(job.sequences) for job in jobs)
+            extra = DraftBudget(drafts, left, self.state.num_running, self.memory)
+        for job in jobs:
+            if job.request.id in self.state.running:
+                found = wishes(job, step.budget)
+                if extra is not None:
+                    found = [extra.longer(job, wish) for wish in found]
+                self.run(job, found, step)
+
+    def run_prompts(self, step: Step) -> None:
+        """Jobs that do not decode yet go on with what budget is left."""
+        for job in list(self.state.running.values()):
+            is_planned = job.request.id in step.chunks
+            if step.budget > 0 and not is_planned and job.request.id in self.state.running:
+                self.run(job, wishes(job, step.budget), step)
+
+    def run(self, job: Job, found: list[Wish], step: Step) -> None:
+        """Put a job's chunks into the plan, with pages; it may be preempted instead."""
+        copies: list[Copy] = []
+        for wish in found:
+            tables = wish.sequence.tables
+            assert tables is not None, f"{job.request.id} runs without page tables"
+            needed = tables.needs(wish.start, wish.num_slots)
+            if needed:
+                fresh = self.take(needed, tables.owner, job, step)
+                if fresh is None:
+                    return
+                copies += tables.grow(wish.start, wish.num_slots, fresh)
+        step.put(job, [chunk_of(job, wish) for wish in found], copies)
+
+    def take(self, number: int, owner: str, job: Job, step: Step) -> list[int] | None:
+        """Pages, if need be those of jobs admitted later; None when the job itself had to go."""
+        while (pages := self.memory.allocate(number, owner)) is None:
+            assert len(self.state.running) > 1, (
+                f"{owner} needs {number} pages, alone, but {self.memory.room} can be had"
+            )
+            victim = self.state.latest
+            self.preempt(victim, step)
+            if victim is job:
+                return None
+        return pages
+
+    def preempt(self, job: Job, step: Step) -> None:
+        """The job is the next to be admitted again; what it would have run in this step is not."""
+        assert job.source is None or job.source.is_written, "preempted while it is being encoded"
+        step.take_back(job)
+        self.state.put_back(job)
+        step.num_preempted += 1
+
+    def force_preemption(self, step: Step) -> None:
+        """For tests: the latest job goes, and may come back at once."""
+        every = self.config.preempt_every
+        if every and step.number % every == 0 and self.state.running:
+            self.preempt(self.state.latest, step)
+
+    def admit(self, step: Step) -> None:
+        """Let waiting jobs in, in turn, until something is used up."""
+        waiting = self.state.waiting
+        if self.is_full(step):
+            return
+        runs = waiting.runs_of(self.state.running.values())
+        for job in waiting.in_turn():
+            if waiting.is_barred(job):
+                return
+            is_aged = waiting.is_aged(job)
+            run = None if is_aged else waiting.next_run(job)
+            is_computed_now = run is not None and run in runs
+            verdict = Verdict.LATER if is_computed_now else self.admit_one(job, step)
+            if verdict is Verdict.FULL or (verdict is Verdict.LATER and is_aged):
+                return
+            if verdict is Verdict.ADMITTED:
+                runs.add(run)
+
+    def is_full(self, step: Step) -> bool:
+        """Nobody can be admitted, and nobody needs to look at the queue."""
+        if not self.memory.windows:
+            return False  # an encoder needs neither
+        has_pages = self.memory.room > self.admission.watermark or not self.state.running
+        is_crowded = self.state.num_running >= self.config.max_running
+        return step.budget < 1 or is_crowded or not has_pages
+
+    def admit_one(self, job: Job, step: Step) -> Verdict:
+        if job.request.is_embedding:
+            return self.admit_embedding(job, step)
+        wanted = self.state.num_running + job.request.num_sequences
+        if step.budget < 1 or wanted > self.config.max_running:
+            return Verdict.FULL
+        verdict = self.admission.admit(job, step, is_alone=not self.state.running)
+        if verdict is Verdict.ADMITTED:
+            self.state.waiting.admitted(job)
+            self.state.running[job.request.id] = job
+            step.num_admitted += 1
+            self.run(job, wishes(job, step.budget), step)
+        return verdict
+
+    def admit_embedding(self, job: Job, step: Step) -> Verdict:
+        if not step.can_encode(len(job.request.prompt)):
+            return Verdict.LATER
+        self.state.waiting.admitted(job)
+        job.was_admitted = True
+        step.embed(job)
+        step.num_admitted += 1
+        return Verdict.ADMITTED

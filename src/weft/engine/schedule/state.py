@@ -1,0 +1,69 @@
+"""All that the scheduler knows between two steps: the jobs, who waits, who runs, the memory."""
+
+from __future__ import annotations
+
+from weft.cache.memory import Memory
+from weft.engine.schedule.admission import let_go
+from weft.engine.schedule.order import Waiting
+from weft.engine.schedule.request import Job, Request
+from weft.engine.schedule.settings import SchedulerConfig
+from weft.engine.schedule.statistics import Statistics
+
+
+class State:
+    """A job is in `jobs` from its arrival to its end, and waits or runs or is embedded now."""
+
+    def __init__(self, config: SchedulerConfig, memory: Memory) -> None:
+        self.config, self.memory = config, memory
+        self.statistics = Statistics()
+        self.waiting = Waiting(memory.prefix, config, memory.pool.page_size)
+        self.jobs: dict[str, Job] = {}
+        self.running: dict[str, Job] = {}
+        """In the order of admission."""
+        self.num_arrived = 0
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that running jobs have or will have."""
+        return sum(job.request.num_sequences for job in self.running.values())
+
+    @property
+    def latest(self) -> Job:
+        """The running job that was admitted last: the first to be preempted."""
+        return next(reversed(self.running.values()))
+
+    def add(self, request: Request) -> None:
+        job = self.jobs[request.id] = Job(request, self.num_arrived)
+        self.num_arrived += 1
+        self.waiting.add(job)
+
+    def put_back(self, job: Job) -> None:
+        """A running job waits again, before all others. Its pages go; what is cached stays so."""
+        self.drop_pages(job)
+        self.running.pop(job.request.id, None)
+        self.waiting.put_back(job)
+
+    def leave(self, job: Job) -> None:
+        """A job is over; every page goes back or stays in a cache, unlocked."""
+        self.drop_pages(job)
+        del self.jobs[job.request.id]
+        if self.running.pop(job.request.id, None) is None:
+            self.waiting.discard(job)
+
+    def leave_one(self, job: Job, index: int) -> None:
+        """One sequence of a job is over; with the last one the job is."""
+        is_led = job.request.id in self.running and job.has_followers
+        for sequence in [s for s in job.sequences if s.index == index]:
+            let_go(sequence, self.memory.prefix)
+            job.sequences.remove(sequence)
+        if not job.sequences:
+            self.leave(job)
+        elif is_led:
+            self.put_back(job)  # the others may have lost the leader that they waited for
+
+    def drop_pages(self, job: Job) -> None:
+        for sequence in job.sequences:
+            let_go(sequence, self.memory.prefix)
+        if job.source is not None:
+            self.memory.sources.release(job.source, job.request.id)
+            job.source = None

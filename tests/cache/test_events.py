@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from weft.cache.events import Event, EventLog, replay
+from weft.cache.pages import PagePool
+
+
+def test_replay_names_the_holders():
+    log = EventLog()
+    pool = PagePool(6, 4, log)
+    pool.step = 7
+    pages = pool.allocate(2, "a") or []
+    pool.keep(pages, "prefix")
+    pool.free(pages[:1], "a")
+    state = replay(log.events)
+    assert state.holders == {pages[0]: Counter(prefix=1), pages[1]: Counter(a=1, prefix=1)}
+    assert state.counts == pool.snapshot()
+    assert log.events[0] == Event("alloc", 7, pages[0], "a")
+
+
+def test_replay_goes_on_from_an_earlier_state():
+    first = replay([Event("alloc", 1, 3, "a")])
+    second = replay([Event("write", 1, 3, "a", 4), Event("evict", 2, 3, "a")], onto=first)
+    assert second.counts == {}
+
+
+@pytest.mark.parametrize(
+    ("events", "problem"),
+    [
+        ([Event("free", 1, 3, "a")], "free of page 3, which is free"),
+        ([Event("alloc", 1, 3, "a")] * 2, "page 3 is allocated while"),
+        ([Event("alloc", 1, 3, "a"), Event("free", 1, 3, "b")], "b frees page 3 held by"),
+    ],
+)
+def test_a_stream_that_contradicts_itself_is_refused(events, problem):
+    with pytest.raises(AssertionError, match=problem):
+        replay(events)
+
+
+def test_a_full_log_drops_the_oldest_and_says_how_many():
+    log = EventLog(limit=2)
+    pool = PagePool(6, 4, log)
+    pool.allocate(5, "a")
+    assert len(log.events) == 2 and log.num_dropped == 3
+
+
+def test_nobody_listening_makes_no_events():
+    pool = PagePool(6)
+    pool.allocate(5, "a")
+    assert pool.listener is None

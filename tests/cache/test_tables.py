@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from weft.cache.pages import PagePool
+from weft.cache.tables import Copy, Tables, first_block
+
+
+def grown(pool: PagePool, num_slots: int, windows=(None,), owner: str = "a") -> Tables:
+    tables = Tables(pool, windows, owner)
+    fresh = pool.allocate(tables.needs(0, num_slots), owner) or []
+    assert tables.grow(0, num_slots, fresh) == []
+    return tables
+
+
+def write(tables: Tables, start: int, end: int) -> list[Copy]:
+    fresh = tables.pool.allocate(tables.needs(start, end), tables.owner)
+    assert fresh is not None
+    return tables.grow(start, end, fresh)
+
+
+def test_pages_are_taken_when_a_slot_needs_them():
+    pool = PagePool(20, 4)
+    tables = grown(pool, 5, (None, 3))
+    assert tables.num_blocks == 2 and pool.num_free == 15
+    assert tables.needs(5, 8) == 0
+    assert tables.needs(8, 9) == 2
+
+
+def test_a_fork_copies_the_last_page_when_it_is_written():
+    pool = PagePool(20, 4)
+    first = grown(pool, 6)
+    second = first.fork("b", 6)
+    assert second.pages == first.pages and pool.num_free == 17
+    old = first.pages[0][1]
+    assert first.needs(6, 7) == 1
+    (copy,) = write(first, 6, 7)
+    assert copy == Copy(old, first.pages[0][1]) and copy.target != old
+    assert write(second, 6, 7) == [], "the last one that holds it writes into it"
+    assert second.pages[0][1] == old and pool.counts[old] == 1
+
+
+def test_a_fork_at_a_page_border_copies_nothing():
+    pool = PagePool(20, 4)
+    first = grown(pool, 8)
+    second = first.fork("b", 8)
+    assert write(first, 8, 9) == write(second, 8, 9) == []
+    assert first.pages[0][:2] == second.pages[0][:2] and first.pages[0][2] != second.pages[0][2]
+
+
+def test_a_fork_leaves_pages_beyond_its_slots_to_the_parent():
+    pool = PagePool(20, 4)
+    first = grown(pool, 12)
+    second = first.fork("b", 5)
+    assert second.num_blocks == 2 and pool.counts[first.pages[0][2]] == 1
+
+
+@pytest.mark.parametrize(
+    ("slot", "window", "first"),
+    [(0, 5, 0), (7, 5, 0), (8, 5, 1), (11, 5, 1), (12, 5, 2), (100, None, 0), (9, 1, 2)],
+)
+def test_a_window_reads_its_last_slots_only(slot, window, first):
+    # a query at slot 8 with a window of 5 reads slots 4 to 8: block 1 of 4 slots
+    assert first_block(slot, window, 4) == first
+
+
+def test_what_a_window_has_passed_is_given_back_once():
+    pool = PagePool(30, 4)
+    tables = grown(pool, 16, (None, 5))
+    full, window = (list(table) for table in tables.pages)
+    assert tables.trim(12) == window[:2]
+    assert tables.trim(12) == []
+    assert list(tables.pages[1]) == [0, 0, *window[2:]] and list(tables.pages[0]) == full
+    assert sorted(tables.release()) == sorted(full + window[2:])
+    assert pool.num_free == pool.num_usable
+
+
+def test_a_cached_prefix_is_taken_up_without_what_its_window_has_passed():
+    pool = PagePool(30, 4)
+    owner = grown(pool, 12, (None, 5))
+    columns = [owner.column(block) for block in range(3)]
+    tables = Tables(pool, (None, 5), "b")
+    tables.adopt(columns)
+    assert list(tables.pages[0]) == list(owner.pages[0])
+    assert list(tables.pages[1]) == [0, 0, owner.pages[1][2]]
+    assert pool.counts[owner.pages[1][0]] == 1 and pool.counts[owner.pages[1][2]] == 2

@@ -1,0 +1,322 @@
+"""A world without tensors: it runs plans on pages whose rows hold a hash of all tokens up to them.
+So a chunk that reads a wrong, stale or foreign row is found at once, and the tokens that come out
+are known beforehand: a function of source, tokens so far, and number of the sample."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+
+from weft.cache import PREFIX_CACHES
+from weft.cache.events import Event, EventLog, Replayed, replay
+from weft.cache.layout import Layout, Stripe
+from weft.cache.memory import Memory
+from weft.cache.pages import PagePool
+from weft.cache.tables import first_block
+from weft.core.choices import pick
+from weft.engine.schedule.audit import audit, holders
+from weft.engine.schedule.plan import Branched, Chunk, Grown, Key, Plan
+from weft.engine.schedule.request import Request, Sequence
+from weft.engine.schedule.scheduler import Scheduler
+from weft.engine.schedule.settings import SchedulerConfig
+
+END = 99
+FULL = Layout((Stripe((0, 1)),))
+WINDOWS = Layout((Stripe((1,)), Stripe((0,), window=5), Stripe((2,), window=9)))
+CROSS = Layout((Stripe((0,)), Stripe((1,), is_cross=True)))
+ONLY_WINDOWS = Layout((Stripe((0,), window=6),))
+
+
+def base(request: Request) -> int:
+    return hash((zlib.crc32(request.salt.encode()), request.source or ()))
+
+
+def next_token(chain: int, sample: int) -> int:
+    """Five tokens, so that samples and requests often write the same; now and then the end."""
+    value = hash((chain, sample)) % 1009
+    return END if value % 41 == 0 else value % 5
+
+
+def token_score(chain: int, token: int) -> int:
+    return -(hash((chain, token, 7)) % 1000)
+
+
+def samples_alone(request: Request) -> list[list[int]]:
+    """What a request gives when it runs by itself, one list a sample."""
+    results = []
+    for sample in range(request.n):
+        chain, output = base(request), []
+        for token in request.prompt:
+            chain = hash((chain, token))
+        while len(output) < request.max_tokens:
+            output.append(next_token(chain, sample))
+            if output[-1] == END:
+                break
+            chain = hash((chain, output[-1]))
+        results.append(output)
+    return results
+
+
+Beam = tuple[int, int, list[int]]
+"""Score, chain, new tokens."""
+
+
+def next_beams(beams: list[Beam], width: int) -> list[tuple[int, int, int]]:
+    """(score, parent, token) of the best children, best first."""
+    found = [
+        (score + token_score(chain, token), parent, token)
+        for parent, (score, chain, _) in enumerate(beams)
+        for token in range(5)
+    ]
+    return sorted(found, key=lambda one: (-one[0], one[1], one[2]))[:width]
+
+
+def is_search_over(beams: list[Beam], request: Request) -> bool:
+    return len(beams[0][2]) == request.max_tokens or hash((beams[0][1], 3)) % 41 == 0
+
+
+def beams_alone(request: Request) -> list[list[int]]:
+    chain = base(request)
+    for token in request.prompt:
+        chain = hash((chain, token))
+    beams: list[Beam] = [(0, chain, [])]
+    while not is_search_over(beams, request):
+        beams = [
+            (score, hash((beams[parent][1], token)), [*beams[parent][2], token])
+            for score, parent, token in next_beams(beams, request.beam)
+        ]
+    return [tokens for _, _, tokens in beams]
+
+
+class World:
+    """A scheduler and the pages it plans for."""
+
+    def __init__(
+        self,
+        prefix: str = "radix",
+        layout: Layout = FULL,
+        num_pages: int = 64,
+        page_size: int = 4,
+        listen: bool = True,
+        **settings: int | float | None,
+    ) -> None:
+        self.log = EventLog(None)
+        self.pool = PagePool(num_pages, page_size, self.listen if listen else None)
+        self.memory = Memory(layout, self.pool, pick(PREFIX_CACHES, prefix, "prefix cache"))
+        defaults = {"token_budget": 16, "encoder_budget": 16, "max_running": 8, "max_len": 64}
+        self.config = SchedulerConfig(**(defaults | settings))
+        self.scheduler = Scheduler(self.config, self.memory)
+        self.state = self.scheduler.state
+        self.rows: dict[int, list[object]] = {}
+        self.replayed = Replayed()
+        self.chains: dict[Key, tuple[list[int], list[int]]] = {}
+        self.requests: dict[str, Request] = {}
+        self.outputs: dict[Key, list[int]] = {}
+        self.results: dict[str, list[list[int]]] = {}
+        """Outputs of requests that are done."""
+        self.embedded: list[str] = []
+
+    def listen(self, event: Event) -> None:
+        self.log(event)
+        if event.kind == "alloc":
+            self.rows[event.page] = [None] * self.pool.page_size
+
+    def add(self, request: Request) -> None:
+        self.scheduler.add(request)
+        self.requests[request.id] = request
+
+    def step(self, drafts: Callable[[Request, Sequence], list[int]] | None = None) -> Plan:
+        plan = self.scheduler.plan(drafts)
+        self.run_and_commit(plan)
+        return plan
+
+    def run_and_commit(self, plan: Plan) -> None:
+        self.run(plan)
+        grown, branched = self.sample(plan)
+        ended = self.scheduler.commit(plan, grown, branched)
+        for key, result in grown.items():
+            if key in ended or result.is_finished:
+                self.finished(key)
+        for key in ended:
+            self.finished(key)
+        self.embedded += [embedding.request.id for embedding in plan.embeddings]
+
+    def run_all(self, limit: int = 2000) -> int:
+        """Steps until nothing is left to do."""
+        for number in range(limit):
+            if self.scheduler.is_idle:
+                return number
+            self.step()
+            self.check()
+        raise AssertionError(f"{len(self.state.jobs)} requests are not done after {limit} steps")
+
+    # -- what a runner would do --
+
+    def run(self, plan: Plan) -> None:
+        targets = [copy.target for copy in plan.copies]
+        assert len(set(targets)) == len(targets), "two copies into one page"
+        assert all(self.pool.counts[page] == 1 for page in targets), "a copy for nobody"
+        contents = [list(self.rows[copy.source]) for copy in plan.copies]
+        for copy, content in zip(plan.copies, contents, strict=True):
+            self.rows[copy.target] = content
+        for encoding in plan.sources:
+            assert not encoding.source.is_written
+            for stripe, table in enumerate(encoding.source.pages):
+                for block, page in enumerate(table):
+                    self.rows[page] = [(encoding.ids, stripe, block)]
+        for chunk in plan.chunks:
+            self.write(chunk)
+        for chunk in plan.chunks:
+            self.check_reads(chunk)
+
+    def chain(self, chunk: Chunk) -> list[int]:
+        """Hashes of all tokens up to each one of a sequence and of its chunk."""
+        (sequence,) = [
+            s for s in self.state.jobs[chunk.request.id].sequences if s.index == chunk.index
+        ]
+        tokens = sequence.tokens[: chunk.start] + chunk.tokens
+        known, chain = self.chains.get(chunk.key, ([], []))
+        if tokens[: len(known)] != known:
+            known, chain = [], []
+        value = chain[-1] if chain else base(chunk.request)
+        for token in tokens[len(known) :]:
+            value = hash((value, token))
+            chain.append(value)
+        self.chains[chunk.key] = (tokens, chain)
+        return chain
+
+    def write(self, chunk: Chunk) -> None:
+        R, chain = self.pool.page_size, self.chain(chunk)
+        for stripe, table in enumerate(chunk.pages):
+            for slot in range(chunk.start, chunk.end):
+                self.rows[table[slot // R]][slot % R] = hash((chain[slot], stripe))
+
+    def check_reads(self, chunk: Chunk) -> None:
+        """All slots that the chunk's queries may read hold what was computed for these tokens."""
+        R, chain = self.pool.page_size, self.chain(chunk)
+        for stripe, table in enumerate(chunk.pages):
+            window = self.memory.windows[stripe]
+            lowest = 0 if window is None else max(0, chunk.start - window + 1)
+            for block in range(first_block(chunk.start, window, R), -(-chunk.end // R)):
+                low, high = max(lowest, block * R), min(chunk.end, (block + 1) * R)
+                expected = [hash((value, stripe)) for value in chain[low:high]]
+                found = self.rows[table[block]][low - block * R : high - block * R]
+                assert found == expected, f"{chunk.key} reads foreign rows in block {block}"
+        if chunk.source is not None:
+            for stripe, table in enumerate(chunk.source.pages):
+                for block, page in enumerate(table):
+                    assert self.rows[page] == [(chunk.request.source, stripe, block)]
+
+    def sample(self, plan: Plan) -> tuple[dict[Key, Grown], dict[str, Branched]]:
+        grown: dict[Key, Grown] = {}
+        branched: dict[str, Branched] = {}
+        beams: dict[str, list[Beam]] = {}
+        for chunk in plan.chunks:
+            chain = self.chain(chunk)
+            job = self.state.jobs[chunk.request.id]
+            if not chunk.num_samples:
+                continue
+            if chunk.request.beam:
+                generated = job.sequences[chunk.index].tokens[len(chunk.request.prompt) :]
+                score = 0
+                for place, token in enumerate(generated, len(chunk.request.prompt)):
+                    score += token_score(chain[place - 1], token)
+                beams.setdefault(chunk.request.id, []).append((score, chain[-1], generated))
+            elif chunk.num_samples > 1:
+                tokens = [next_token(chain[-1], sample) for sample in range(chunk.num_samples)]
+                branched[chunk.request.id] = Branched([(0, token) for token in tokens])
+            else:
+                grown[chunk.key] = self.accepted(chunk, chain)
+        for name, found in beams.items():
+            branched[name] = self.searched(self.requests[name], found)
+        self.note(grown, branched)
+        return grown, branched
+
+    def accepted(self, chunk: Chunk, chain: list[int]) -> Grown:
+        """Drafts as long as they are what would have been sampled, and the token behind them."""
+        first = len(chunk.tokens) - chunk.num_drafts
+        tokens = [next_token(chain[chunk.start + first - 1], chunk.index)]
+        for place in range(first, len(chunk.tokens)):
+            if chunk.tokens[place] != tokens[-1] or tokens[-1] == END:
+                break
+            tokens.append(next_token(chain[chunk.start + place], chunk.index))
+        return Grown(tokens, is_finished=tokens[-1] == END)
+
+    def searched(self, request: Request, beams: list[Beam]) -> Branched:
+        assert len(beams) == len(self.state.jobs[request.id].sequences), "beams run together"
+        if is_search_over(beams, request):
+            self.results[request.id] = [tokens for _, _, tokens in beams]
+            return Branched([])
+        return Branched([(p, token) for _, p, token in next_beams(beams, request.beam)])
+
+    def note(self, grown: dict[Key, Grown], branched: dict[str, Branched]) -> None:
+        for key, result in grown.items():
+            self.outputs.setdefault(key, []).extend(result.tokens)
+        for name, result in branched.items():
+            if self.requests[name].n > 1:
+                for index, (_, token) in enumerate(result.children):
+                    self.outputs[Key(name, index)] = [token]
+                    if token == END:
+                        self.scheduler.finish(name, index)
+                        self.finished(Key(name, index))
+
+    def finished(self, key: Key) -> None:
+        request = self.requests[key.request_id]
+        done = self.results.setdefault(request.id, [[] for _ in range(request.n)])
+        done[key.sequence] = self.outputs[key]
+
+    # -- what must hold --
+
+    def check(self) -> None:
+        audit(self.state)
+        replay(self.log.events, self.replayed)
+        self.log.events.clear()
+        assert self.replayed.counts == self.pool.snapshot(), "replay differs from the pool"
+        assert self.replayed.holders == holders(self.state), "replay differs from the holders"
+        for job in self.state.jobs.values():
+            assert job.num_passed <= self.config.patience, f"{job.request.id} is passed over"
+
+    def check_results(self, cancelled: set[str]) -> None:
+        """Every request gave what it gives alone."""
+        for name, request in self.requests.items():
+            if name in cancelled or request.is_embedding:
+                continue
+            alone = beams_alone(request) if request.beam else samples_alone(request)
+            assert self.results[name] == alone, f"{name} differs from running alone"
+
+    def check_empty(self) -> None:
+        """Nothing leaked: all pages can be had again."""
+        assert self.pool.num_free + self.pool.num_idle == self.pool.num_usable
+        pages = self.memory.allocate(self.pool.num_usable, "test")
+        assert pages is not None and not any(map(any, self.memory.prefix.columns()))
+        self.pool.free(pages, "test")
+
+
+def random_request(rng: random.Random, number: int, layout: Layout, families: list[list[int]]):
+    """Prompts with shared beginnings, of lengths around page borders."""
+    if rng.random() < 0.05:
+        return Request(
+            f"r{number}",
+            tuple(rng.choices(range(5), k=rng.randint(1, 20))),
+            0,
+            None,
+            is_embedding=True,
+        )
+    family = rng.choice(families)
+    prompt = family[: rng.randint(1, len(family))]
+    if rng.random() < 0.5:
+        prompt = prompt + rng.choices(range(5), k=rng.randint(1, 6))
+    source = None
+    if layout.cross:
+        source = tuple(families[rng.randrange(len(families))][: rng.randint(1, 12)])
+    kind = rng.choice(["plain", "plain", "plain", "samples", "beams"])
+    return Request(
+        f"r{number}",
+        tuple(prompt),
+        rng.choice([1, 4, 9, 14, 18]),
+        source,
+        salt=rng.choice(["", "", "", "x"]),
+        n=rng.randint(2, 3) if kind == "samples" else 1,
+        beam=rng.randint(1, 3) if kind == "beams" else 0,
+    )
