@@ -1,0 +1,164 @@
+"""Beam search inside the engine: the logits of a request's beams -> which beams go on, and what
+was found.
+
+    one step    2W best of the W x V next tokens; the W best that do not end go on, an end among
+                the W best is found
+
+score = log p(tokens, end) / length ** length_penalty, the end token counted, as fairseq and Marian
+do it (GNMT divides by ((5 + length) / 6) ** penalty). 1: the mean per token; 0: the plain sum,
+which likes short ones. At its limit a sentence may only end, so that every score is one of a whole
+sentence. Beam 1 is greedy.
+
+Differs from fairseq, whose choices these are, in when a sentence is done: with W found, as there,
+but also once no running beam can beat what was found; that changes no best result. Here beams are
+numbers alone: the scheduler forks and frees their pages, and all requests of a pass are ranked
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from torch import Tensor
+
+from weft.core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class BeamConfig:
+    """How a request is searched."""
+
+    width: int = 5
+    length_penalty: float = 1.0
+    num_best: int = 1
+    first: int | None = None
+    """The token that every continuation begins with; it costs nothing."""
+    banned: tuple[int, ...] = ()
+    """Ids that are never written. Probabilities are not made to add up again, as `transformers`
+    does it, so that scores agree."""
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or not 1 <= self.num_best <= self.width:
+            raise UsageError(
+                f"beam is {self.width} and num_best {self.num_best}: beam must be at least 1, and "
+                "num_best from 1 to beam. Use a wider beam."
+            )
+        if not 0 <= self.length_penalty < inf:
+            raise UsageError(
+                f"length_penalty is {self.length_penalty:g}: it must be 0 or more. 1 is the mean "
+                "per token, 0 the plain sum."
+            )
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One continuation, the end token not included, with its score and its summed log
+    probability."""
+
+    ids: list[int]
+    score: float
+    logprob: float
+
+
+@dataclass
+class Beams:
+    """The search of one request. `scores` and `histories` are those of its running beams."""
+
+    config: BeamConfig
+    limit: int
+    """Tokens that a continuation may have, its end not counted."""
+    end_id: int | None
+    scores: list[float] = field(default_factory=lambda: [0.0])
+    histories: list[list[int]] = field(default_factory=lambda: [[]])
+    found: list[Hypothesis] = field(default_factory=list)
+    is_done: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens that every running beam has so far."""
+        return len(self.histories[0])
+
+    def best(self) -> list[Hypothesis]:
+        """What was found, best first."""
+        return sorted(self.found, key=lambda one: -one.score)[: self.config.num_best]
+
+    def advance(self, logp: Sequence[Sequence[float]], ids: Sequence[Sequence[int]]) -> list[int]:
+        """One step from each beam's best next tokens, best first. Returns the parents of the beams
+        that go on, whose last tokens are in `histories`; none when the search is done."""
+        ranked = self.ranked(logp, ids)
+        going: list[tuple[float, int, int]] = []
+        for place, (score, parent, token) in enumerate(ranked):
+            if token == self.end_id:
+                if place < self.config.width and score > -inf:
+                    self.keep(self.histories[parent], score, self.length + 1)
+            elif len(going) < self.config.width:
+                going.append((score, parent, token))
+        return self.go_on(going)
+
+    def ranked(
+        self, logp: Sequence[Sequence[float]], ids: Sequence[Sequence[int]]
+    ) -> list[tuple[float, int, int]]:
+        """The 2W best candidates of all beams; equal ones stay in the order of their beams."""
+        pairs = (
+            (self.scores[beam] + value, beam, token)
+            for beam, row in enumerate(zip(logp, ids, strict=True))
+            for value, token in zip(*row, strict=True)
+        )
+        return sorted(pairs, key=lambda one: -one[0])[: 2 * self.config.width]
+
+    def go_on(self, going: list[tuple[float, int, int]]) -> list[int]:
+        """The chosen beams become the running ones, unless nothing can change any more."""
+        self.histories = [[*self.histories[parent], token] for _, parent, token in going]
+        self.scores = [score for score, _, _ in going]
+        best = max(self.scores, default=-inf)
+        self.is_done = best == -inf or self.nothing_can_change(best)
+        return [] if self.is_done else [parent for _, parent, _ in going]
+
+    def nothing_can_change(self, best: float) -> bool:
+        """Whether what still runs, `best` ahead, cannot change the result."""
+        if self.end_id is None:
+            if self.length == self.limit:
+                for ids, score in zip(self.histories, self.scores, strict=True):
+                    self.keep(ids, score, self.length)
+            return self.length == self.limit
+        if len(self.found) >= self.config.width or self.length > self.limit:
+            return True
+        # log probabilities only fall, and being longer helps at most up to the limit
+        bound = best / (self.limit + 1) ** self.config.length_penalty
+        return sum(one.score >= bound for one in self.found) >= self.config.num_best
+
+    def keep(self, ids: list[int], logprob: float, length: int) -> None:
+        if logprob > -inf:
+            score = logprob / length**self.config.length_penalty
+            self.found.append(Hypothesis(list(ids), score, logprob))
+
+
+def advance_all(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]:
+    """One step of many requests: the rows of logits are the beams of the first, then of the second
+    and so on. For each request the parents of its new beams."""
+    logp_NV = logits_NV.log_softmax(-1)
+    rows = [len(search.scores) for search in searches]
+    begins = [sum(rows[:i]) for i in range(len(rows))]
+    for search, begin, count in zip(searches, begins, rows, strict=True):
+        apply_rule(logp_NV[begin : begin + count], search)
+    widest = 2 * max(search.config.width for search in searches)
+    logp, ids = logp_NV.topk(min(widest, logp_NV.shape[1]), dim=-1)
+    values, tokens = logp.double().tolist(), ids.tolist()
+    return [
+        search.advance(values[begin : begin + count], tokens[begin : begin + count])
+        for search, begin, count in zip(searches, begins, rows, strict=True)
+    ]
+
+
+def apply_rule(logp_WV: Tensor, search: Beams) -> None:
+    """What must or must not be written; at the limit only the end may be."""
+    config, end_id = search.config, search.end_id
+    if config.banned:
+        logp_WV[:, list(config.banned)] = -inf
+    if config.first is not None and search.length == 0:
+        logp_WV.fill_(-inf)[:, config.first] = 0.0
+    if end_id is not None and search.length == search.limit:
+        ends = logp_WV[:, end_id].clone()
+        logp_WV.fill_(-inf)[:, end_id] = ends

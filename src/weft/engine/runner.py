@@ -1,0 +1,137 @@
+"""The runner: a Plan -> logits and vectors. The only part of the engine that holds tensors.
+
+    1  copies      pages that a fork is about to write into
+    2  sources     packed through the encoder without padding; their rows go into pages
+    3  embeddings  likewise; nothing is kept
+    4  chunks      one packed pass of the decoder; logits only where a token will be chosen
+
+The same layers that train: a packed row of tokens, and a cache that knows pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from weft.cache.layout import Layout
+from weft.cache.store import PagedPass, PageStore, ScratchPass
+from weft.core.batch import ForwardBatch
+from weft.core.kv import PageLayout
+from weft.engine.pack import Packed, consecutive
+from weft.engine.schedule.plan import Chunk, Encoding, Plan
+from weft.models.build import Model
+from weft.models.decoder import Decoder
+from weft.models.encoder import Encoder
+from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.stack import Stack
+
+
+@dataclass
+class Results:
+    """What a pass gave."""
+
+    logits_NV: Tensor | None = None
+    """A row for each place at which a token is chosen, chunk by chunk; see `rows`."""
+    rows: list[slice] = field(default_factory=list)
+    """The rows of each chunk of the plan; empty where more of its prompt comes."""
+    vectors: list[Tensor] = field(default_factory=list)
+    """x_TD of each embedded text."""
+
+
+class Runner:
+    """Executes plans on one model."""
+
+    def __init__(self, model: Model, layout: Layout, store: PageStore | None) -> None:
+        self.model, self.page_layout, self.store = model, layout, store
+        self.device = next(model.parameters()).device
+
+    @torch.inference_mode()
+    def run(self, plan: Plan) -> Results:
+        results = Results()
+        if plan.copies:
+            assert self.store is not None, "a model without a cache was told to copy pages"
+            self.store.copy([c.source for c in plan.copies], [c.target for c in plan.copies])
+        if plan.sources:
+            self.write_sources(plan.sources)
+        if plan.embeddings:
+            results.vectors = self.encode([embedding.ids for embedding in plan.embeddings])
+        if plan.chunks:
+            self.decode(plan.chunks, results)
+        return results
+
+    def encode(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """x_TD of each text, packed."""
+        x_1ND, packed = self.packed_encode(texts)
+        return list(x_1ND[0].split(torch.from_numpy(packed.offsets).diff().tolist()))
+
+    def packed_encode(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Packed]:
+        """x_1ND of all texts one behind the other: each sees itself alone."""
+        assert isinstance(self.model, Encoder | EncoderDecoder), "a decoder has no encoder"
+        packed = Packed.of(texts, [0] * len(texts))
+        tables = consecutive([len(text) for text in texts], page_size := 16)
+        layout = packed.layout(tables, self.device)
+        scratch = ScratchPass(layout, packed.slots(tables, page_size, self.device), page_size)
+        return self.model.encoder(self.batch(packed, scratch)), packed
+
+    def write_sources(self, sources: Sequence[Encoding]) -> None:
+        """Encode sources and put what cross-attention reads of them into their pages."""
+        assert self.store is not None, "an encoder-decoder without pages"
+        memory_1ND, packed = self.packed_encode([encoding.ids for encoding in sources])
+        first = len(self.page_layout.own)
+        slots = {
+            first + index: packed.slots(
+                [encoding.source.pages[index] for encoding in sources],
+                self.store.page_size,
+                self.device,
+            )
+            for index in range(len(self.page_layout.cross))
+        }
+        for layer, rows in self.stack.source_rows(memory_1ND):
+            self.store.write(layer, rows, slots[self.store.places[layer][0]])
+
+    def decode(self, chunks: Sequence[Chunk], results: Results) -> None:
+        """One pass over all chunks; logits where a token is chosen."""
+        packed = Packed.of([chunk.tokens for chunk in chunks], [chunk.start for chunk in chunks])
+        x_1ND = self.stack(self.batch(packed, self.paged_pass(chunks, packed)))
+        wanted: list[int] = []
+        for chunk, end in zip(chunks, packed.offsets[1:].tolist(), strict=True):
+            count = 1 + chunk.num_drafts if chunk.num_samples else 0
+            results.rows.append(slice(len(wanted), len(wanted) + count))
+            wanted.extend(range(end - count, end))
+        if wanted:
+            logits_1NV = self.head(x_1ND[:, wanted])
+            results.logits_NV = logits_1NV[0].to(torch.promote_types(logits_1NV.dtype, torch.float))
+
+    def paged_pass(self, chunks: Sequence[Chunk], packed: Packed) -> PagedPass:
+        """Tables and slots of all stripes, for this pass."""
+        assert self.store is not None, "a decoder without pages"
+        layouts: dict[int, PageLayout] = {}
+        slots: dict[int, Tensor] = {}
+        for stripe in range(len(self.page_layout.own)):
+            tables = [chunk.pages[stripe] for chunk in chunks]
+            layouts[stripe] = packed.layout(tables, self.device)
+            slots[stripe] = packed.slots(tables, self.store.page_size, self.device)
+        if self.page_layout.cross:
+            sources = [chunk.source for chunk in chunks]
+            lengths = [0 if source is None else source.num_tokens for source in sources]
+            for index in range(len(self.page_layout.cross)):
+                pages = [source.pages[index] for source in sources if source is not None]
+                stripe = len(self.page_layout.own) + index
+                layouts[stripe] = packed.source_layout(pages, lengths, self.device)
+        return PagedPass(self.store, layouts, slots)
+
+    def batch(self, packed: Packed, cache: PagedPass | ScratchPass) -> ForwardBatch:
+        ids_1N, placed_1N = packed.ids_1N.to(self.device), packed.placed_1N.to(self.device)
+        return ForwardBatch(ids_1N, placed_BT=placed_1N, cache=cache)
+
+    @property
+    def stack(self) -> Stack:
+        assert isinstance(self.model, Decoder | EncoderDecoder), "an encoder does not write"
+        return self.model.decoder
+
+    def head(self, x_1ND: Tensor) -> Tensor:
+        assert isinstance(self.model, Decoder | EncoderDecoder), "an encoder does not write"
+        return self.model.head(x_1ND)

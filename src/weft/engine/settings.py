@@ -1,0 +1,45 @@
+"""Settings of the engine: how much memory its cache has, and how it shares a step."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from weft.core.config import Config
+from weft.engine.schedule.settings import SchedulerConfig
+
+
+class EngineConfig(Config):
+    """Defaults suit a small model on an ordinary machine."""
+
+    cache_gib: float = Field(1.0, gt=0)
+    """Memory for the rows of all sequences and sources; taken as it is used."""
+    page_size: int = Field(16, ge=1, le=256)
+    """Tokens of a page."""
+    prefix_cache: Literal["none", "hash", "radix"] = "radix"
+    """How prompts share what they have in common."""
+    speculate: bool = False
+    """Guess tokens from what stood before and check them in one pass. The result is the same."""
+    token_budget: int = Field(2048, ge=1)
+    """Tokens that one step runs at most."""
+    encoder_budget: int = Field(2048, ge=1)
+    """Tokens of sources and of texts to be embedded that one step runs at most."""
+    max_running: int = Field(64, ge=1)
+    """Sequences that run at the same time; n samples or a beam of n count n times."""
+    preempt_every: int | None = Field(None, ge=1)
+    """For tests. Every so many steps the latest request is preempted."""
+    miss_every: int | None = Field(None, ge=1)
+    """For tests. Every so many admissions find nothing in the prefix cache."""
+
+    def scheduler(self, max_len: int) -> SchedulerConfig:
+        """The part that the scheduler reads."""
+        return SchedulerConfig(
+            token_budget=self.token_budget,
+            encoder_budget=self.encoder_budget,
+            max_running=min(self.max_running, self.token_budget),
+            max_len=max_len,
+            max_source_len=max_len,
+            preempt_every=self.preempt_every,
+            miss_every=self.miss_every,
+        )

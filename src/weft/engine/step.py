@@ -1,0 +1,133 @@
+"""The choosing half of a step: rows of logits -> new tokens of every line, and what to publish.
+
+All rows of a pass are chosen in one call (plain greedy ones by a single argmax). With drafts, a
+line has several rows: its tokens are those that would have been chosen without them, as far as the
+drafts were right, and one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from weft.engine.beam import Beams
+from weft.engine.drafts import accept
+from weft.engine.logprobs import TokenLogprob, token_logprob
+from weft.engine.schedule.plan import Branched, Chunk, Grown, Key
+from weft.engine.stops import Finish
+from weft.engine.writing import Line, Update
+from weft.sampling.base import Row
+from weft.sampling.choose import choose
+from weft.sampling.draw import NO_TOKEN
+
+Lines = Mapping[str, Mapping[int, Line]]
+
+
+@dataclass
+class Outcome:
+    """What the scheduler is told."""
+
+    grown: dict[Key, Grown] = field(default_factory=dict)
+    branched: dict[str, Branched] = field(default_factory=dict)
+    ended: list[Key] = field(default_factory=list)
+    """Samples that ended with the first token behind their prompt."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The rows of one line in this pass: of the logits, and of what the choice reads."""
+
+    chunk: Chunk
+    line: Line
+    drafts: list[int]
+    first: int
+    """Its first row of the logits; the others follow."""
+    rows: list[Row]
+
+
+def choose_all(
+    sampled: Sequence[tuple[Chunk, slice]], lines: Lines, logits_NV: Tensor, updates: list[Update]
+) -> Outcome:
+    """One call of `choose` for all lines; updates are appended."""
+    outcome = Outcome()
+    places = [place for chunk, part in sampled for place in places_of(chunk, part, lines)]
+    if not places:
+        return outcome
+    index = [place.first + i for place in places for i in range(len(place.rows))]
+    ids = choose(logits_NV[index], [row for place in places for row in place.rows]).tolist()
+    begin = 0
+    for place in places:
+        chosen = ids[begin : begin + len(place.rows)]
+        begin += len(place.rows)
+        settle_line(place, chosen, logits_NV, outcome, updates)
+    return outcome
+
+
+def places_of(chunk: Chunk, part: slice, lines: Lines) -> list[Place]:
+    """The lines that read a chunk's logits: one, or all n behind an n-fold prompt."""
+    of_request = lines[chunk.request.id]
+    drafts = chunk.tokens[len(chunk.tokens) - chunk.num_drafts :]
+    if chunk.num_samples > 1:
+        return [Place(chunk, line, [], part.start, line.rows([])) for line in of_request.values()]
+    line = of_request[chunk.index]
+    return [Place(chunk, line, drafts, part.start, line.rows(drafts))]
+
+
+def settle_line(
+    place: Place, chosen: list[int], logits_NV: Tensor, outcome: Outcome, updates: list[Update]
+) -> None:
+    """Take in the tokens that hold, up to one that ends the text."""
+    line, chunk = place.line, place.chunk
+    name, sampling = chunk.request.id, line.writing.sampling
+    accepted = min(accept(place.drafts, chosen), len(chosen) - 1)
+    tokens: list[int] = []
+    shown: list[str] = []
+    logprobs: list[TokenLogprob] = []
+    error = None
+    for i, token in enumerate(chosen[: accepted + 1]):
+        if token == NO_TOKEN:
+            error = "the grammar and the bans together leave no token to choose."
+            break
+        tokens.append(token)
+        if sampling.logprobs is not None:
+            logprobs.append(token_logprob(logits_NV[place.first + i], token, sampling.logprobs))
+        shown.append(line.take(token))
+        if line.stream.finish is not None:
+            break
+    finish = line.stream.finish
+    if line.drafter is not None:
+        line.drafter.observe(place.drafts[: len(tokens) - 1], tokens)
+    is_end = finish is not None and finish.reason == "end"
+    visible = tokens[:-1] if is_end else tokens
+    updates.append(Update(name, line.index, visible, "".join(shown), logprobs, finish, error=error))
+    tell(outcome, place, tokens, finish is not None or error is not None)
+
+
+def tell(outcome: Outcome, place: Place, tokens: list[int], is_finished: bool) -> None:
+    """What the scheduler must know: growth of one sequence, or the branches of a prompt."""
+    name = place.chunk.request.id
+    if place.chunk.num_samples == 1:
+        outcome.grown[place.chunk.key] = Grown(tokens or [0], is_finished)
+        return
+    children = [*outcome.branched.get(name, Branched([])).children, (0, tokens[0] if tokens else 0)]
+    outcome.branched[name] = Branched(children)
+    if is_finished:
+        outcome.ended.append(Key(name, place.line.index))
+
+
+def publish_beams(
+    names: Sequence[str],
+    beams: Sequence[Beams],
+    parents: Sequence[list[int]],
+    updates: list[Update],
+) -> dict[str, Branched]:
+    """What becomes of the beams of each request; a search that is done is published."""
+    branched: dict[str, Branched] = {}
+    for name, search, places in zip(names, beams, parents, strict=True):
+        tokens = [history[-1] for history in search.histories]
+        branched[name] = Branched([] if search.is_done else list(zip(places, tokens, strict=True)))
+        if search.is_done:
+            updates.append(Update(name, finish=Finish("end"), hypotheses=search.best()))
+    return branched

@@ -1,0 +1,124 @@
+"""Beams as numbers: against a search over every sentence of a small made-up language."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.core.errors import UsageError
+from weft.engine.beam import BeamConfig, Beams, advance_all
+
+V, END = 5, 0
+
+
+def logits_after(history: list[int], seed: int) -> Tensor:
+    """The next token's logits: any function of what was written."""
+    place = seed
+    for token in history:
+        place = place * 31 + token + 1
+    generator = torch.Generator().manual_seed(place % 2**31)
+    return 2 * torch.randn(V, generator=generator)
+
+
+def search(config: BeamConfig, limit: int, seed: int) -> Beams:
+    beams = Beams(config, limit, END)
+    while not beams.is_done:
+        logits_WV = torch.stack([logits_after(history, seed) for history in beams.histories])
+        advance_all([beams], logits_WV)
+    return beams
+
+
+def every_sentence(limit: int, penalty: float, seed: int) -> list[tuple[float, list[int]]]:
+    """All sentences of up to `limit` tokens with their scores, best first."""
+    found = []
+    for length in range(limit + 1):
+        for ids in itertools.product(range(1, V), repeat=length):
+            total = 0.0
+            for i, token in enumerate([*ids, END]):
+                logp_V = logits_after(list(ids[:i]), seed).log_softmax(-1)
+                total += float(logp_V.double()[token])
+            found.append((total / (length + 1) ** penalty, list(ids)))
+    return sorted(found, key=lambda one: -one[0])
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_beam_as_wide_as_the_language_finds_the_best_sentences(seed: int, penalty: float) -> None:
+    """Wide enough to drop nothing, it ends only when nothing better can come."""
+    config = BeamConfig(width=V**3, length_penalty=penalty, num_best=3)
+    found = search(config, 3, seed).best()
+    best = every_sentence(3, penalty, seed)[:3]
+    assert [one.ids for one in found] == [ids for _, ids in best]
+    for one, (score, _) in zip(found, best, strict=True):
+        assert math.isclose(one.score, score, rel_tol=1e-6)
+
+
+def test_a_wider_beam_never_finds_a_worse_plain_sum_than_greedy() -> None:
+    for seed in range(20):
+        greedy = search(BeamConfig(1, 0.0), 6, seed).best()[0].score
+        wide = search(BeamConfig(V**2, 0.0), 6, seed).best()[0].score
+        assert wide >= greedy - 1e-9
+
+
+def test_beam_one_takes_the_best_token_each_time() -> None:
+    beams = search(BeamConfig(1), 4, seed=3)
+    history: list[int] = []
+    while len(history) < 4 and (token := int(logits_after(history, 3).argmax())) != END:
+        history.append(token)
+    assert beams.best()[0].ids == history
+
+
+def test_requests_of_one_pass_do_not_change_each_other() -> None:
+    alone = [search(BeamConfig(width), 4, seed) for seed, width in ((1, 2), (2, 4), (3, 3))]
+    together = [Beams(BeamConfig(width), 4, END) for width in (2, 4, 3)]
+    seeds = dict(zip(map(id, together), (1, 2, 3), strict=True))
+    while running := [beams for beams in together if not beams.is_done]:
+        rows = [logits_after(h, seeds[id(b)]) for b in running for h in b.histories]
+        advance_all(running, torch.stack(rows))
+    assert [b.best() for b in together] == [b.best() for b in alone]
+
+
+def test_parents_are_places_of_the_beams_before() -> None:
+    beams = Beams(BeamConfig(2), 4, END)
+    logits = torch.tensor([[-9.0, 3.0, 2.9, 0.0, 0.0]])
+    assert advance_all([beams], logits) == [[0, 0]]
+    assert beams.histories == [[1], [2]]
+    second = torch.tensor([[-9.0, 0.0, 0.0, 0.0, 0.0], [-9.0, 9.0, 8.9, 0.0, 0.0]])
+    assert advance_all([beams], second) == [[1, 1]]
+    assert beams.histories == [[2, 1], [2, 2]]
+
+
+def test_a_first_token_is_forced_and_costs_nothing() -> None:
+    beams = Beams(BeamConfig(2, first=3), 4, END)
+    advance_all([beams], torch.randn(1, V))
+    assert beams.histories[0] == [3] and beams.scores[0] == 0.0
+
+
+def test_banned_tokens_are_never_written() -> None:
+    beams = Beams(BeamConfig(3, banned=(1, 2)), 3, END)
+    while not beams.is_done:
+        advance_all([beams], torch.zeros(len(beams.histories), V))
+    assert all(not {1, 2} & set(one.ids) for one in beams.found)
+
+
+def test_without_an_end_the_limit_ends_it() -> None:
+    beams = Beams(BeamConfig(2, num_best=2), 3, end_id=None)
+    while not beams.is_done:
+        advance_all([beams], torch.randn(len(beams.histories), V))
+    assert [len(one.ids) for one in beams.best()] == [3, 3]
+
+
+@pytest.mark.parametrize("width, num_best", [(0, 1), (2, 3), (3, 0)])
+def test_impossible_widths_are_refused(width: int, num_best: int) -> None:
+    with pytest.raises(UsageError, match=f"beam is {width} and num_best {num_best}"):
+        BeamConfig(width, num_best=num_best)
+
+
+@pytest.mark.parametrize("penalty", [-0.5, math.inf, math.nan])
+def test_impossible_penalties_are_refused(penalty: float) -> None:
+    with pytest.raises(UsageError, match="length_penalty is"):
+        BeamConfig(length_penalty=penalty)

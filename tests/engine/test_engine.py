@@ -1,0 +1,135 @@
+"""The engine: the same tokens as the plain loop, and the same bits however a request is served.
+
+Cold = warm = preempted = batched = with drafts, for a decoder with grouped heads, one with latent
+rows, one with a window, and an encoder-decoder with T5's bias.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from weft.engine.engine import Engine
+from weft.engine.settings import EngineConfig
+from weft.engine.writing import Update, Writing
+from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.generate import generate
+from weft.nn.linear import pack_model
+from weft.sampling.settings import SamplingConfig
+
+from .tiny import tiny
+
+HEADS = {"attention": {"kind": "gqa", "num_heads": 4, "num_kv_heads": 2}}
+LATENT = {"attention": {"kind": "mla", "num_heads": 4, "latent": {"kv_rank": 12, "rope_size": 4}}}
+WINDOW = {"attention": {"num_heads": 4, "pattern": {"kind": "window", "window": 7}}}
+MODELS: dict[str, dict[str, Any]] = {
+    "grouped": {"kind": "decoder", "position": {"kind": "rotary"}, **HEADS},
+    "latent": {"kind": "decoder", "position": {"kind": "rotary"}, **LATENT},
+    "window": {"kind": "decoder", "position": {"kind": "rotary"}, **WINDOW},
+    "bias": {"kind": "encoder-decoder", "position": {"kind": "bucketed", "max_distance": 20}},
+}
+SMALL = {"page_size": 4, "cache_gib": 1e-3}
+
+
+def make(name: str, **config: Any) -> Engine:
+    checkpoint = tiny(**MODELS[name])
+    return Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**{**SMALL, **config}))
+
+
+def requests(engine: Engine, number: int = 12, seed: int = 1) -> list[Writing]:
+    """Prompts that share beginnings, and several kinds of sampling."""
+    rng, vocab = random.Random(seed), engine.model.config.vocab_size
+    common = [rng.randrange(5, vocab) for _ in range(9)]
+    has_source = isinstance(engine.model, EncoderDecoder)
+    made = []
+    for i in range(number):
+        own = [rng.randrange(5, vocab) for _ in range(rng.randrange(1, 10))]
+        prompt = tuple(common[: rng.randrange(1, 9)] + own)
+        temperature = (0.0, 0.9)[i % 2]
+        sampling = SamplingConfig(temperature=temperature, seed=i, top_p=0.9, logprobs=2)
+        source = tuple(rng.choices(range(5, vocab), k=rng.randrange(1, 14)))
+        made.append(Writing(prompt, rng.randrange(1, 14), source if has_source else None, sampling))
+    return made
+
+
+def run(engine: Engine, writings: list[Writing], at_once: bool = True) -> list[list[Any]]:
+    """Tokens and log-probabilities of each request, in order."""
+    found: dict[str, list[Any]] = {}
+
+    def serve() -> None:
+        while not engine.is_idle:
+            for update in engine.step():
+                found[update.request_id] += contents(update)
+
+    for writing in writings:
+        found[engine.submit(writing)] = []
+        if not at_once:
+            serve()
+    serve()
+    return list(found.values())
+
+
+def contents(update: Update) -> list[Any]:
+    assert update.error is None
+    return [(token, one) for token, one in zip(update.tokens, update.logprobs, strict=True)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("packed", [False, True], ids=["torch's linear", "packed"])
+def test_greedy_tokens_are_those_of_the_plain_loop(name: str, packed: bool) -> None:
+    engine = make(name)
+    writings = requests(engine)
+    greedy = [
+        Writing(w.prompt, 8, w.source, SamplingConfig(temperature=0, logprobs=0)) for w in writings
+    ]
+    sources = None if greedy[0].source is None else [[list(w.source or ())] for w in greedy]
+    expected = [
+        generate(engine.model, [list(w.prompt)], 8, None, None, source)[0]  # type: ignore[arg-type]
+        for w, source in zip(greedy, sources or [None] * len(greedy), strict=True)
+    ]
+    if packed:
+        pack_model(engine.model)
+    assert [[token for token, _ in line] for line in run(engine, greedy)] == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "config, at_once",
+    [
+        ({}, True),
+        ({"prefix_cache": "none"}, True),
+        ({"prefix_cache": "hash"}, True),
+        ({"token_budget": 5, "max_running": 4}, True),
+        ({"preempt_every": 3}, True),
+        ({"miss_every": 2}, False),
+        ({"speculate": True}, True),
+        ({"page_size": 1}, True),
+        ({"page_size": 16}, True),
+    ],
+    ids=[
+        "batched",
+        "no cache",
+        "hashed",
+        "chunked",
+        "preempted",
+        "warm and missed",
+        "speculated",
+        "pages of 1",
+        "pages of 16",
+    ],
+)
+def test_a_request_has_the_same_bits_however_it_is_served(
+    name: str, config: dict[str, Any], at_once: bool
+) -> None:
+    alone = make(name, prefix_cache="none")
+    pack_model(alone.model)
+    writings = requests(alone)
+    expected = run(alone, writings, at_once=False)
+    engine = make(name, **config)
+    pack_model(engine.model)
+    assert run(engine, writings, at_once) == expected
+    assert run(engine, writings[::-1], at_once)[::-1] == expected  # now with a warm cache
+    pool = engine.memory.pool
+    assert pool.num_free + pool.num_idle == pool.num_usable
