@@ -11,10 +11,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 import weft
-from tests.engine.tiny import tiny_folder
+from tests.engine.tiny import pieces, tiny_folder
 from weft.checkpoint.native import TEMPLATE
 from weft.cli.app import main
-from weft.engine.stream import pieces
 
 TURNS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:"
 MARIAN = {

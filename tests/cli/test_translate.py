@@ -134,4 +134,4 @@ def test_errors_are_one_sentence(model, tmp_path, capsys):
     assert weft(lm, bad) == 2
     assert capsys.readouterr().err.startswith("this model is of kind decoder: translate needs")
     assert weft(model, bad, "--max-tokens", 99) == 2
-    assert "max_len is 40. Ask for at most 39" in capsys.readouterr().err
+    assert "max_len is 40. Shorten the prompt, or ask for at most 39" in capsys.readouterr().err

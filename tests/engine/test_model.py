@@ -6,14 +6,13 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from tests.engine.tiny import LINES, tiny, tiny_folder
+from tests.engine.tiny import LINES, pieces, tiny, tiny_folder
 from weft.checkpoint.native import CONFIG
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.engine.load import load
 from weft.engine.loss import parts_of
 from weft.engine.model import LoadedModel, default_limit
-from weft.engine.stream import pieces
 from weft.models.generate import generate
 from weft.sampling.settings import SamplingConfig
 
@@ -33,7 +32,7 @@ TEXTS = ["the cat", "", "a dog ate the mat on two apples", "它", " \t ", "mat",
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_translations_keep_the_order_and_empty_lines(translator, beam):
-    found = translator.translate(TEXTS, beam=beam, batch_tokens=20)
+    found = translator.translate(TEXTS, beam=beam)
     assert [text == "" for text in found] == [not text.strip() for text in TEXTS]
     assert found == [translator.translate([text], beam=beam)[0] for text in TEXTS]
     assert found[0] == found[-1] and len(set(found)) > 3
@@ -63,15 +62,15 @@ def test_a_translation_is_as_long_as_asked_for(translator):
     assert default_limit([7] * 30, 40) == 39
     short, long = (translator.translate(["a dog ate"], max_tokens=n)[0] for n in (1, 30))
     assert len(short) < len(long)
-    with pytest.raises(UsageError, match="1 tokens and 40 more.*Ask for at most 39"):
+    with pytest.raises(UsageError, match="1 tokens and max_tokens is 40.*ask for at most 39"):
         translator.translate(["a dog"], max_tokens=40)
-    with pytest.raises(UsageError, match=r"max_tokens is \[0\]"):
+    with pytest.raises(UsageError, match="max_tokens is 0"):
         translator.translate(["a dog"], max_tokens=0)
 
 
 def test_progress_counts_every_text_that_is_not_empty(translator):
     counts = []
-    translator.translate(TEXTS, batch_tokens=12, progress=counts.append)
+    translator.translate(TEXTS, progress=counts.append)
     assert sum(counts) == 5 and len(counts) > 1
 
 
@@ -121,7 +120,7 @@ def test_pieces_are_whole_characters_and_a_wrong_byte_spoils_only_itself(writer)
 def test_a_prompt_is_never_cut(writer):
     with pytest.raises(UsageError, match="max_len is 40"):
         writer.generate("the cat sat on the mat " * 20)
-    with pytest.raises(UsageError, match="max_len is 40. Ask for at most"):
+    with pytest.raises(UsageError, match="max_len is 40.*ask for at most"):
         writer.generate("the cat", max_tokens=60)
     with pytest.raises(UsageError, match="max_tokens is 0"):
         writer.generate("the cat", max_tokens=0)

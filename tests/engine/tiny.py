@@ -1,10 +1,12 @@
 """A tiny random model with a real tokenizer, in memory or as a folder."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 from weft.checkpoint.native import Checkpoint, save_folder
+from weft.engine.stops import TextStream
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.text.settings import TokenizerConfig
@@ -31,3 +33,10 @@ def tiny(kind: str = "encoder-decoder", seed: int = 3, **changes) -> Checkpoint:
 def tiny_folder(path: Path, kind: str = "encoder-decoder", **changes) -> Path:
     save_folder(path, tiny(kind, **changes))
     return path
+
+
+def pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
+    """The text of ids as it would be shown, piece by piece."""
+    stream = TextStream(tokenizer)
+    parts = [stream.feed(token) for token in ids]
+    return [part for part in [*parts, stream.close()] if part]

@@ -11,8 +11,10 @@ rows of cross-attention take pages from the same pool.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,9 +38,8 @@ class PageStore:
         assert len(shapes) == 1, f"layers of one pool store {len(shapes)} kinds of rows, not one"
         self.places, self.num_pages, self.page_size = list(places), num_pages, page_size
         self.rows: list[Rows] = [
-            # zeros, not whatever memory held: a masked key's weight is 0, and 0 times NaN is NaN
             {
-                name: torch.zeros(num_pages, page_size, *shape, device=device, dtype=dtype)
+                name: lazy_zeros((num_pages, page_size, *shape), device, dtype)
                 for name, shape in specs[0].rows.items()
             }
             for _ in range(1 + max(place for _, place in places))
@@ -75,7 +76,7 @@ class PageStore:
 class PagedPass:
     """A KVCache for one packed pass: layouts and slots were made for it, one a stripe."""
 
-    start = 0
+    start: int = 0
 
     def __init__(
         self, store: PageStore, layouts: Mapping[int, PageLayout], slots: Mapping[int, Tensor]
@@ -90,8 +91,40 @@ class PagedPass:
         """Written when the source was encoded; `make` is never needed."""
         return self.store.of_layer(layer)
 
-    def layout(self, layer: int) -> PageLayout:
+    def layout(self, layer: int) -> PageLayout | None:
         return self.layouts[self.store.places[layer][0]]
+
+
+class GatheredPass(PagedPass):
+    """The same for one sequence, whose rows are copied out of their pages: for layers that cannot
+    read pages, because the angle of a stored key still depends on the length."""
+
+    def __init__(
+        self,
+        store: PageStore,
+        layouts: Mapping[int, PageLayout],
+        slots: Mapping[int, Tensor],
+        start: int,
+    ) -> None:
+        super().__init__(store, layouts, slots)
+        self.start = start
+
+    def extend(self, layer: int, rows: Rows) -> Rows:
+        super().extend(layer, rows)
+        return self.gathered(layer)
+
+    def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
+        return self.gathered(layer)
+
+    def gathered(self, layer: int) -> Rows:
+        """Rows of the sequence, [1, length, ...]."""
+        layout = self.layouts[self.store.places[layer][0]]
+        pages, length = layout.table_BP[0].long(), int(layout.lengths_B[0])
+        stored = self.store.of_layer(layer).items()
+        return {name: rows[pages].flatten(0, 1)[None, :length] for name, rows in stored}
+
+    def layout(self, layer: int) -> None:
+        """Row 0 is the sequence."""
 
 
 class ScratchPass:
@@ -119,3 +152,12 @@ class ScratchPass:
 
     def layout(self, layer: int) -> PageLayout:
         return self.shared
+
+
+def lazy_zeros(shape: tuple[int, ...], device: torch.device | str, dtype: torch.dtype) -> Tensor:
+    """Zeros (a masked key's weight is 0, and 0 times NaN is NaN); on a CPU memory is taken only as
+    pages are written, which torch.zeros would do at once."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    content = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(content).view(dtype).view(shape)

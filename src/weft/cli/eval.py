@@ -81,13 +81,14 @@ def command(
     if out is not None:
         write_lines(out, [], mode="a")
     from weft.engine.load import load
+    from weft.engine.settings import EngineConfig
 
-    loaded = load(model, device)
+    loaded = load(model, device, engine=EngineConfig.of_batches(batch_tokens))
     if text is not None:
         result = score_text(loaded, text, documents, batch_tokens)
     else:
         lines = read_both(pairs, tsv, columns)
-        search = (beam, length_penalty, max_tokens, batch_tokens)
+        search = (beam, length_penalty, max_tokens)
         hypotheses = translate_all(loaded, [source for source, _ in lines], search)
         if out is not None:
             write_lines(out, hypotheses)
@@ -125,7 +126,7 @@ def read_both(
 
 
 def translate_all(
-    loaded: LoadedModel, sources: list[str], search: tuple[int, float, int | None, int]
+    loaded: LoadedModel, sources: list[str], search: tuple[int, float, int | None]
 ) -> list[str]:
     """One translation a source, each on one line."""
     loaded.tokenizer.report.was_said = True

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from weft.cli.output import print_json
-
-if TYPE_CHECKING:
-    from weft.engine.model import LoadedModel
-    from weft.sampling.settings import SamplingConfig
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file or a name.")]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Most new tokens.", show_default="128")]
@@ -57,33 +52,14 @@ def command(
     )
     writer = load(model, device)
     ids = writer.prompt_ids(text)
-    tokens: list[int] = []
-    parts = written(writer, ids, max_tokens, sampling, stop or [], tokens)
+    updates = writer.write(ids, max_tokens, sampling, stop or [])
     if json:
+        found = list(updates)
+        tokens = [token for update in found for token in update.tokens]
         usage = {"prompt_tokens": len(ids), "completion_tokens": len(tokens)}
-        found = "".join(parts)
-        usage["completion_tokens"] = len(tokens)
-        print_json({"text": found, "tokens": tokens, "usage": usage})
+        text = "".join(update.text for update in found)
+        print_json({"text": text, "tokens": tokens, "usage": usage})
         return
-    for part in parts:
-        print(part, end="", flush=True)
+    for update in updates:
+        print(update.text, end="", flush=True)
     print()
-
-
-def written(
-    writer: LoadedModel,
-    ids: list[int],
-    max_tokens: int | None,
-    sampling: SamplingConfig,
-    stops: list[str],
-    tokens: list[int],
-) -> Iterator[str]:
-    """Pieces of text up to a stop; `tokens` collects the ids."""
-    from weft.engine.stream import pieces, until
-
-    def noted() -> Iterator[int]:
-        for token in writer.tokens(ids, max_tokens, sampling):
-            tokens.append(token)
-            yield token
-
-    return until(pieces(writer.tokenizer, noted()), stops)

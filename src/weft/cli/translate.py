@@ -28,9 +28,7 @@ MaxTokens = Annotated[
     int | None,
     typer.Option(min=1, help="Most tokens of a translation.", show_default="2 x source + 10"),
 ]
-BatchTokens = Annotated[
-    int, typer.Option(min=1, help="Source tokens times beams that are computed together.")
-]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens that one step computes.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Json = Annotated[
     bool, typer.Option("--json", help="One object a line: source, translation, score.")
@@ -59,17 +57,16 @@ def command(
     they come, in groups of 1000; those typed at a terminal, one by one.
     """
     from weft.engine.load import load
+    from weft.engine.settings import EngineConfig
     from weft.text.corpus import read_lines
 
-    translator = load(model, device)
+    translator = load(model, device, engine=EngineConfig.of_batches(batch_tokens))
     translator.tokenizer.report.was_said = True
     is_typed = file == "-" and sys.stdin.isatty()
     for lines in chunks(read_lines(file, allow_empty=file == "-"), 1 if is_typed else CHUNK):
         # nothing is printed inside: on a terminal the bar would take it to stderr
         with progress("translating", len(lines)) as step:
-            found = translator.translate_scored(
-                lines, beam, length_penalty, max_tokens, batch_tokens, step
-            )
+            found = translator.translate_scored(lines, beam, length_penalty, max_tokens, step)
         print_chunk(lines, found, json)
     say_cut(translator)
 

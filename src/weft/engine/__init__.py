@@ -1,7 +1,14 @@
-"""A loaded model at work: text in, text out. So far over the plain loops of models/.
+"""A model at work: text in, text out, many requests at once.
 
-load     a path -> LoadedModel
-model    LoadedModel: translate, generate, perplexity
-stream   ids, one at a time -> pieces of text that are whole characters
-loss     texts -> how well a decoder foresaw them
+The life of a request, and the file to read for each part:
+
+    load, model    a path -> LoadedModel: translate, generate, chat, embed, perplexity
+    writing        what is asked (Writing), what comes back (Update), and the lines in between
+    desk           callers of one process share an engine, each follows its own requests
+    engine         one step: plan, run, choose, publish
+    schedule/      requests -> plans, integers only
+    pack, runner   a plan -> one packed pass through the layers -> logits
+    step           logits -> tokens: sampling with drafts, grammars, stops, log-probabilities
+    beam           logits -> which beams go on
+    embed, loss    texts -> vectors; texts -> how well a decoder foresaw them
 """

@@ -32,9 +32,10 @@ from weft.engine.schedule.request import Request, Sequence
 from weft.engine.schedule.scheduler import Scheduler
 from weft.engine.settings import EngineConfig
 from weft.engine.step import Outcome, choose_all, publish_beams
-from weft.engine.stops import Finish, TextStream
+from weft.engine.stops import Finish, IdStream, TextStream
 from weft.engine.writing import Line, Update, Writing
 from weft.models.build import Model
+from weft.nn.linear import pack_model
 from weft.text.tokenizer import Tokenizer
 
 
@@ -42,10 +43,14 @@ class Engine:
     """One model, one pool of pages, any number of requests."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, config: EngineConfig | None = None
+        self, model: Model, tokenizer: Tokenizer | None = None, config: EngineConfig | None = None
     ) -> None:
+        """Without a tokenizer it deals in ids alone: no texts, stops or grammars."""
         self.config = config or EngineConfig()
         self.model, self.tokenizer = model.eval(), tokenizer
+        first = next(model.parameters())
+        if first.device.type == "cpu" and first.dtype == torch.float32:
+            pack_model(model)
         specs = model.kv_specs()
         layout = Layout.of(specs)
         store = make_store(model, layout, self.config) if specs else None
@@ -167,17 +172,24 @@ class Engine:
         return {index: self.make_line(writing, index) for index in range(writing.n)}
 
     def make_line(self, writing: Writing, index: int) -> Line:
-        stream = TextStream(self.tokenizer, writing.stops, writing.ends, writing.source is None)
-        line = Line(writing, stream, index=index)
+        line = Line(writing, self.make_stream(writing), index=index)
         if writing.grammar is not None:
             line.matcher = self.vocabulary(writing.ends).matcher(writing.grammar)
         if self.config.speculate:
             line.drafter = Drafter(writing.prompt)
         return line
 
+    def make_stream(self, writing: Writing) -> TextStream | IdStream:
+        if self.tokenizer is None:
+            assert not writing.stops, "stops are texts, and this engine has no tokenizer"
+            return IdStream(writing.ends)
+        is_continuation = writing.source is None
+        return TextStream(self.tokenizer, writing.stops, writing.ends, is_continuation)
+
     def vocabulary(self, ends: frozenset[int]) -> GrammarVocabulary:
         """The model's tokens as a grammar reads them, made when first needed."""
         if ends not in self.vocabularies:
+            assert self.tokenizer is not None, "a grammar needs the tokenizer's texts"
             size = self.model.config.vocab_size
             self.vocabularies[ends] = GrammarVocabulary(self.tokenizer, ends, size)
         return self.vocabularies[ends]

@@ -22,15 +22,16 @@ from torch import Tensor
 
 from weft.checkpoint.native import Checkpoint
 from weft.core.errors import UsageError
+from weft.engine.beam import BeamConfig
+from weft.engine.desk import Desk
 from weft.engine.embed import embed_texts
+from weft.engine.engine import Engine
 from weft.engine.loss import TextLoss, text_loss
-from weft.engine.stream import pieces, stream_ids
-from weft.models.beam import Hypothesis, WritingRule, beam_search
+from weft.engine.settings import EngineConfig
+from weft.engine.writing import Update, Writing
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.models.generate import check_prompts
 from weft.sampling.settings import SamplingConfig
-from weft.text.batches import batches
 
 if TYPE_CHECKING:
     from weft.text.chat import ChatTemplate
@@ -53,7 +54,8 @@ class Translation:
 class LoadedModel:
     """A model in eval mode with its tokenizer. It never changes."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, engine: EngineConfig | None = None) -> None:
+        self.engine_config = engine or EngineConfig()
         self.model, self.tokenizer = checkpoint.model.eval(), checkpoint.tokenizer
         self.task, self.scores, self.use = checkpoint.task, checkpoint.scores, checkpoint.use
         self.checkpoint = checkpoint
@@ -73,13 +75,10 @@ class LoadedModel:
         beam: int = 1,
         length_penalty: float = 1.0,
         max_tokens: int | None = None,
-        batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
     ) -> list[str]:
         """One translation a text, in order; see `translate_scored`."""
-        found = self.translate_scored(
-            texts, beam, length_penalty, max_tokens, batch_tokens, progress
-        )
+        found = self.translate_scored(texts, beam, length_penalty, max_tokens, progress)
         return [one.text for one in found]
 
     def translate_scored(
@@ -88,46 +87,40 @@ class LoadedModel:
         beam: int = 1,
         length_penalty: float = 1.0,
         max_tokens: int | None = None,
-        batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
     ) -> list[Translation]:
         """One translation a text, in order; white space alone gives "".
 
-        `max_tokens` None: twice the source and 10 more, as far as the model reaches.
-        `batch_tokens`: source tokens times beams that are computed together. A source longer than
-        the model's max_len is cut, which the tokenizer's report counts.
+        `max_tokens` None: twice the source and 10 more, as far as the model reaches. A source
+        longer than the model's max_len is cut, which the tokenizer's report counts.
         """
         model = self.encoder_decoder()
         refuse_one_text(texts)
         results = [Translation("", None) for _ in texts]
         rows = [row for row, text in enumerate(texts) if text.strip()]
-        max_len = model.config.max_len
+        max_len, writer = model.config.max_len, self.tokenizer.target
         sources = self.tokenizer.encode_batch([texts[row] for row in rows], max_len=max_len)
-        limits = [
-            default_limit(source, max_len) if max_tokens is None else max_tokens
-            for source in sources
-        ]
-        lengths = [len(source) * max(1, beam) for source in sources]
-        for batch in batches(lengths, batch_tokens) if rows else []:
-            hypotheses = self.search(
-                [sources[i] for i in batch], [limits[i] for i in batch], beam, length_penalty
-            )
-            for index, best in zip(batch, hypotheses, strict=True):
-                results[rows[index]] = Translation(self.tokenizer.decode(best.ids), best.score)
+        search = BeamConfig(
+            beam, length_penalty, first=self.use.first, banned=tuple(self.use.banned)
+        )
+        writings = [self.searched(source, max_tokens, search, max_len) for source in sources]
+        for index, update in self.desk.results(self.desk.open_all(writings)):
+            best = update.hypotheses[0]
+            results[rows[index]] = Translation(writer.decode(best.ids), best.score)
             if progress is not None:
-                progress(len(batch))
+                progress(1)
         return results
 
-    def search(
-        self, sources: Sequence[list[int]], limits: list[int], beam: int, length_penalty: float
-    ) -> list[Hypothesis]:
-        """The best hypothesis of each source."""
-        use, model = self.use, self.encoder_decoder()
-        begin = self.tokenizer.id_of("begin") if use.start is None else use.start
-        end = use.ends[0] if use.ends else self.tokenizer.id_of("end")
-        prompts, rule = [[begin]] * len(sources), WritingRule(use.first, use.banned)
-        found = beam_search(model, prompts, limits, end, beam, length_penalty, sources, rule=rule)
-        return [best for best, *_ in found]
+    def searched(
+        self, source: list[int], max_tokens: int | None, search: BeamConfig, max_len: int
+    ) -> Writing:
+        """The request that searches for the translation of one source."""
+        use, writer = self.use, self.tokenizer.target
+        begin = writer.id_of("begin") if use.start is None else use.start
+        end = use.ends[0] if use.ends else writer.id_of("end")
+        limit = default_limit(source, max_len) if max_tokens is None else max_tokens
+        ends = frozenset([end])
+        return Writing((begin,), limit, tuple(source), ends=ends, beam=search)
 
     @property
     def ends(self) -> frozenset[int]:
@@ -181,7 +174,7 @@ class LoadedModel:
         sampling = SamplingConfig(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
         )
-        texts = pieces(self.tokenizer, self.tokens(self.prompt_ids(prompt), max_tokens, sampling))
+        texts = self.texts(self.prompt_ids(prompt), max_tokens, sampling)
         return texts if stream else "".join(texts)
 
     def prompt_ids(self, prompt: str, parse_special: bool = False) -> list[int]:
@@ -192,17 +185,37 @@ class LoadedModel:
         # a chat template writes the begin token itself
         return body if parse_special and body[: len(begin)] == begin else [*begin, *body]
 
-    def tokens(
-        self, ids: list[int], max_tokens: int | None, sampling: SamplingConfig
-    ) -> Iterator[int]:
-        """The ids that follow `ids`, one by one, an end not included."""
+    def texts(
+        self,
+        ids: Sequence[int],
+        max_tokens: int | None,
+        sampling: SamplingConfig,
+        stops: Sequence[str] = (),
+    ) -> Iterator[str]:
+        """The text that follows `ids`, piece by piece, up to a stop."""
+        updates = self.write(ids, max_tokens, sampling, stops)
+        return (update.text for update in updates if update.text)
+
+    def write(
+        self,
+        ids: Sequence[int],
+        max_tokens: int | None,
+        sampling: SamplingConfig,
+        stops: Sequence[str] = (),
+    ) -> Iterator[Update]:
+        """What follows `ids`: tokens and text of each step, as they come."""
         model = self.decoder("generate")
         if max_tokens is None:
             max_tokens = max(1, min(DEFAULT_NEW_TOKENS, model.config.max_len - len(ids)))
-        if max_tokens < 1:
-            raise UsageError(f"max_tokens is {max_tokens}: it must be at least 1.")
-        check_prompts(model, [ids], max_tokens, None)
-        return stream_ids(model, ids, max_tokens, self.ends, sampling)
+        writing = Writing(
+            tuple(ids), max_tokens, sampling=sampling, ends=self.ends, stops=tuple(stops)
+        )
+        return self.desk.follow(self.desk.open(writing))
+
+    @cached_property
+    def desk(self) -> Desk:
+        """The engine that serves this model, made when first needed."""
+        return Desk(Engine(self.model, self.tokenizer, self.engine_config))
 
     def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """A conversation in the model's own template, up to where its answer begins."""
@@ -228,7 +241,7 @@ class LoadedModel:
     ) -> Iterator[str]:
         """The answer to a conversation of {"role", "content"}, piece by piece."""
         sampling = sampling or SamplingConfig(temperature=0.0)
-        return pieces(self.tokenizer, self.tokens(self.chat_ids(messages), max_tokens, sampling))
+        return self.texts(self.chat_ids(messages), max_tokens, sampling)
 
     def embed(
         self,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.cache.layout import Layout
-from weft.cache.store import PagedPass, PageStore, ScratchPass
+from weft.cache.store import GatheredPass, PagedPass, PageStore, ScratchPass
 from weft.core.batch import ForwardBatch
 from weft.core.kv import PageLayout
 from weft.engine.pack import Packed, consecutive
@@ -94,16 +94,31 @@ class Runner:
 
     def decode(self, chunks: Sequence[Chunk], results: Results) -> None:
         """One pass over all chunks; logits where a token is chosen."""
-        packed = Packed.of([chunk.tokens for chunk in chunks], [chunk.start for chunk in chunks])
-        x_1ND = self.stack(self.batch(packed, self.paged_pass(chunks, packed)))
+        x_1ND = self.run_chunks(chunks)
         wanted: list[int] = []
-        for chunk, end in zip(chunks, packed.offsets[1:].tolist(), strict=True):
+        end = 0
+        for chunk in chunks:
+            end += len(chunk.tokens)
             count = 1 + chunk.num_drafts if chunk.num_samples else 0
             results.rows.append(slice(len(wanted), len(wanted) + count))
             wanted.extend(range(end - count, end))
         if wanted:
             logits_1NV = self.head(x_1ND[:, wanted])
             results.logits_NV = logits_1NV[0].to(torch.promote_types(logits_1NV.dtype, torch.float))
+
+    def run_chunks(self, chunks: Sequence[Chunk]) -> Tensor:
+        """x_1ND behind all chunks: packed, or one by one where stored keys depend on the length."""
+        if self.stack.turns_late:
+            return torch.cat([self.run_alone(chunk) for chunk in chunks], dim=1)
+        packed = Packed.of([chunk.tokens for chunk in chunks], [chunk.start for chunk in chunks])
+        return self.stack(self.batch(packed, self.paged_pass(chunks, packed)))
+
+    def run_alone(self, chunk: Chunk) -> Tensor:
+        assert self.store is not None, "a decoder without pages"
+        packed = Packed.of([chunk.tokens], [chunk.start])
+        paged = self.paged_pass([chunk], packed)
+        cache = GatheredPass(self.store, paged.layouts, paged.slots, chunk.start)
+        return self.stack(ForwardBatch(packed.ids_1N.to(self.device), cache=cache))
 
     def paged_pass(self, chunks: Sequence[Chunk], packed: Packed) -> PagedPass:
         """Tables and slots of all stripes, for this pass."""

@@ -25,12 +25,17 @@ class EngineConfig(Config):
     """Tokens that one step runs at most."""
     encoder_budget: int = Field(2048, ge=1)
     """Tokens of sources and of texts to be embedded that one step runs at most."""
-    max_running: int = Field(64, ge=1)
+    max_running: int = Field(256, ge=1)
     """Sequences that run at the same time; n samples or a beam of n count n times."""
     preempt_every: int | None = Field(None, ge=1)
     """For tests. Every so many steps the latest request is preempted."""
     miss_every: int | None = Field(None, ge=1)
     """For tests. Every so many admissions find nothing in the prefix cache."""
+
+    @classmethod
+    def of_batches(cls, tokens: int) -> EngineConfig:
+        """Steps of so many tokens at most, for work that waits as a whole."""
+        return cls(token_budget=tokens, encoder_budget=tokens)
 
     def scheduler(self, max_len: int) -> SchedulerConfig:
         """The part that the scheduler reads."""

@@ -102,6 +102,23 @@ class TextStream:
         return content if not content.startswith(b" ") else self.tokenizer.decode([token]).encode()
 
 
+class IdStream:
+    """The same for a caller who wants ids alone: it has no text, and only an end token ends it."""
+
+    def __init__(self, end_ids: Collection[int] = ()) -> None:
+        self.end_ids = frozenset(end_ids)
+        self.finish: Finish | None = None
+
+    def feed(self, token: int) -> str:
+        if token in self.end_ids:
+            self.finish = Finish("end")
+        return ""
+
+    def close(self, reason: Reason = "length", stop: str | None = None) -> str:
+        self.finish = Finish(reason, stop)
+        return ""
+
+
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
     """Where in the text the first stop begins, and which it is: the first to be whole, and of those
     that end together the longest."""

@@ -9,7 +9,6 @@ A line survives preemption: the scheduler drops pages, never what was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -18,7 +17,7 @@ from weft.engine.beam import BeamConfig, Hypothesis
 from weft.engine.drafts import Drafter
 from weft.engine.grammar import Grammar, Matcher
 from weft.engine.logprobs import TokenLogprob
-from weft.engine.stops import Finish, TextStream
+from weft.engine.stops import Finish, IdStream, TextStream
 from weft.sampling.base import Row
 from weft.sampling.settings import SamplingConfig
 
@@ -71,7 +70,7 @@ class Line:
     """One sample of a request while it is written."""
 
     writing: Writing
-    stream: TextStream
+    stream: TextStream | IdStream
     matcher: Matcher | None = None
     drafter: Drafter | None = None
     index: int = 0
@@ -105,6 +104,3 @@ class Line:
         if self.stream.finish is None and len(self.output) == self.writing.max_tokens:
             text += self.stream.close("length")
         return text
-
-
-Publish = Callable[[Update], None]

@@ -76,6 +76,12 @@ class Stack(nn.Module):
         """The blocks, with their type."""
         return [cast(Block, block) for block in self.blocks]
 
+    @property
+    def turns_late(self) -> bool:
+        """Whether the angle of a stored key depends on the length of its sequence."""
+        local = self.local_position
+        return self.position.turns_late or (local is not None and local.turns_late)
+
     def kv_specs(self) -> list[KVSpec]:
         """What the layers store: self-attention of each layer, then cross-attention of each."""
         attentions = [block.attention.spec for block in self.layers]

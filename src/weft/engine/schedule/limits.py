@@ -49,8 +49,8 @@ def check_lengths(request: Request, config: SchedulerConfig) -> None:
     if total > config.max_len:
         raise UsageError(
             f"the prompt has {len(request.prompt)} tokens and max_tokens is {request.max_tokens}: "
-            f"together {total}, but max_len is {config.max_len}. Shorten the prompt or lower "
-            "max_tokens."
+            f"together {total}, but max_len is {config.max_len}. Shorten the prompt, or ask for at "
+            f"most {max(0, config.max_len - len(request.prompt))}."
         )
 
 

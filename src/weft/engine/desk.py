@@ -1,0 +1,95 @@
+"""The desk: several callers in one process share an engine, and each follows its own requests.
+
+Whoever waits for something drives the engine a step; what the step brings for others lies in their
+inboxes until they look. A caller who leaves in the middle gives back all pages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from weft.core.errors import DataError
+from weft.engine.engine import Engine
+from weft.engine.writing import Update, Writing
+
+
+class Desk:
+    """Requests by name, with an inbox each."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.inboxes: dict[str, deque[Update]] = {}
+        self.ended: set[str] = set()
+        """Requests that have ended and that nobody has looked at since."""
+
+    def open(self, writing: Writing) -> str:
+        """A new request; follow it, or close it."""
+        name = self.engine.submit(writing)
+        self.inboxes[name] = deque()
+        return name
+
+    def open_all(self, writings: Sequence[Writing]) -> list[str]:
+        """All of them, or none where one is refused."""
+        names: list[str] = []
+        try:
+            for writing in writings:
+                names.append(self.open(writing))
+        except BaseException:
+            for name in names:
+                self.close(name)
+            raise
+        return names
+
+    def open_text(self, ids: Sequence[int]) -> str:
+        name = self.engine.submit_text(ids)
+        self.inboxes[name] = deque()
+        return name
+
+    def follow(self, name: str) -> Iterator[Update]:
+        """What comes of one request of a single sample, to its end."""
+        try:
+            while True:
+                update = self.next(name)
+                yield update
+                if update.finish is not None:
+                    return
+        finally:
+            self.close(name)
+
+    def results(self, names: Sequence[str]) -> Iterator[tuple[int, Update]]:
+        """The last update of each request, with its place in `names`, as they end."""
+        waiting = {name: place for place, name in enumerate(names)}
+        try:
+            while waiting:
+                for name in self.ended & waiting.keys():
+                    self.ended.discard(name)
+                    yield waiting.pop(name), self.inboxes.pop(name)[-1]
+                if waiting:
+                    self.step()
+        finally:
+            for name in waiting:
+                self.close(name)
+
+    def next(self, name: str) -> Update:
+        """The next update of a request, however many steps it takes."""
+        inbox = self.inboxes[name]
+        while not inbox:
+            self.step()
+        return inbox.popleft()
+
+    def step(self) -> None:
+        for update in self.engine.step():
+            if update.error is not None:
+                raise DataError(update.error)
+            inbox = self.inboxes.get(update.request_id)
+            if inbox is not None:
+                inbox.append(update)
+                if update.finish is not None:
+                    self.ended.add(update.request_id)
+
+    def close(self, name: str) -> None:
+        """Nobody follows this request any more."""
+        self.ended.discard(name)
+        if self.inboxes.pop(name, None) is not None:
+            self.engine.cancel(name)
