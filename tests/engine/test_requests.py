@@ -1,0 +1,232 @@
+"""What can be asked of an engine: beams, samples, grammars, stops; leaving early; bad requests."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from weft.core.errors import UsageError
+from weft.engine.beam import BeamConfig
+from weft.engine.desk import Desk
+from weft.engine.engine import Engine
+from weft.engine.grammar import make_grammar
+from weft.engine.settings import EngineConfig
+from weft.engine.writing import Update, Writing
+from weft.models.beam import beam_search
+from weft.models.generate import generate
+from weft.sampling.settings import SamplingConfig
+
+from .tiny import tiny
+
+SMALL: dict[str, Any] = {"page_size": 4, "cache_gib": 1e-3}
+
+
+def engine_of(
+    kind: str = "decoder", config: dict[str, Any] | None = None, **changes: Any
+) -> Engine:
+    checkpoint = tiny(kind, **changes)
+    return Engine(
+        checkpoint.model, checkpoint.tokenizer, EngineConfig(**{**SMALL, **(config or {})})
+    )
+
+
+def is_empty(engine: Engine) -> bool:
+    """Whether every page is free, or idle in a cache."""
+    pool = engine.memory.pool
+    return pool.num_free + pool.num_idle == pool.num_usable
+
+
+def finish(engine: Engine) -> list[Update]:
+    updates = []
+    while not engine.is_idle:
+        updates += engine.step()
+    assert is_empty(engine)
+    return updates
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"preempt_every": 3}, {"token_budget": 7, "max_running": 7}]
+)
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_beams_find_what_the_plain_search_finds(beam: int, config: dict[str, Any]) -> None:
+    engine = engine_of("encoder-decoder", config)
+    sources = [(7, 30, 9, 12), (40,), (9, 9, 30, 31, 32, 7, 7), (40,)]
+    limits = [6, 3, 12, 9]
+    search = BeamConfig(beam, num_best=min(2, beam))
+    names = [
+        engine.submit(Writing((1, 5), limit, source, ends=frozenset([2]), beam=search))
+        for source, limit in zip(sources, limits, strict=True)
+    ]
+    found = {update.request_id: update.hypotheses for update in finish(engine)}
+    expected = beam_search(
+        engine.model,  # type: ignore[arg-type]
+        [[1, 5]] * 4,
+        limits,
+        2,
+        beam,
+        sources=[list(source) for source in sources],
+        num_best=min(2, beam),
+    )
+    for name, theirs in zip(names, expected, strict=True):
+        assert [one.ids for one in found[name]] == [one.ids for one in theirs]
+        for ours, other in zip(found[name], theirs, strict=True):
+            assert ours.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_equal_sources_are_encoded_once() -> None:
+    engine = engine_of("encoder-decoder")
+    for _ in range(5):
+        engine.submit(Writing((1,), 3, (7, 8, 9, 10), ends=frozenset([2]), beam=BeamConfig(3)))
+    finish(engine)
+    assert engine.scheduler.statistics.encoded_tokens == 4
+
+
+def test_samples_share_their_prompt_and_draw_by_their_own_seeds() -> None:
+    prompt, sampling = (5, 9, 30, 7, 8, 6, 40, 41, 9), SamplingConfig(temperature=1.3, seed=4)
+    engine = engine_of()
+    engine.submit(Writing(prompt, 9, sampling=sampling, n=3))
+    lines: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for update in finish(engine):
+        lines[update.index] += update.tokens
+    assert engine.scheduler.statistics.computed_tokens <= len(prompt) + 3 * 9
+    for index, tokens in lines.items():
+        alone = engine_of()
+        seeded = sampling.model_copy(update={"seed": 4 + index})
+        alone.submit(Writing(prompt, 9, sampling=seeded))
+        assert [t for update in finish(alone) for t in update.tokens] == tokens
+    assert len({tuple(tokens) for tokens in lines.values()}) == 3
+
+
+def test_a_grammar_is_kept_to_also_through_preemption() -> None:
+    grammar = make_grammar("regex", r"[a-c]{2,4}-\d+x")
+    texts = []
+    for config in ({}, {"preempt_every": 2}, {"speculate": True}):
+        engine = engine_of(config=config)
+        ends = frozenset([engine.tokenizer.end_id or 0]) if engine.tokenizer else frozenset()
+        sampling = SamplingConfig(temperature=0.8, seed=3)
+        engine.submit(Writing((5, 6), 30, sampling=sampling, ends=ends, grammar=grammar))
+        texts.append("".join(update.text for update in finish(engine)))
+    assert len(set(texts)) == 1
+    assert re.fullmatch(r"[a-c]{0,4}(-\d*x?)?", texts[0])
+
+
+def test_json_that_is_asked_for_is_json() -> None:
+    engine = engine_of(max_len=200)
+    assert engine.tokenizer is not None
+    schema = {
+        "type": "object",
+        "properties": {"n": {"enum": [1, 2, 3]}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    grammar = make_grammar("json_schema", schema)
+    ends = frozenset([engine.tokenizer.end_id or 0])
+    sampling = SamplingConfig(temperature=0.7, seed=1)
+    engine.submit(Writing((5,), 190, sampling=sampling, ends=ends, grammar=grammar))
+    text = "".join(update.text for update in finish(engine))
+    assert json.loads(text)["n"] in (1, 2, 3)
+
+
+def test_a_stop_ends_the_text_before_it() -> None:
+    engine = engine_of()
+    writing = Writing((5, 9), 30, sampling=SamplingConfig(temperature=1.0, seed=2))
+    engine.submit(writing)
+    whole = "".join(update.text for update in finish(engine))
+    stop = whole[4:6]
+    engine.submit(Writing((5, 9), 30, sampling=writing.sampling, stops=(stop,)))
+    updates = finish(engine)
+    assert "".join(update.text for update in updates) == whole[: whole.index(stop)]
+    assert updates[-1].finish is not None and updates[-1].finish.stop == stop
+
+
+def test_who_leaves_gives_everything_back() -> None:
+    engine = engine_of("encoder-decoder")
+    desk = Desk(engine)
+    names = desk.open_all([Writing((1,), 30, (7, 8, number)) for number in range(9, 14)])
+    stream = desk.follow(names[0])
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    for name in names[1:]:
+        desk.close(name)
+    assert engine.is_idle and is_empty(engine)
+
+
+def test_two_callers_share_the_steps_and_each_gets_its_own() -> None:
+    engine = engine_of()
+    desk = Desk(engine)
+    first, second = (desk.follow(desk.open(Writing((5, n), 8))) for n in (9, 30))
+    found: tuple[list[int], list[int]] = ([], [])
+    for one, other in zip(first, second, strict=True):
+        found[0].extend(one.tokens)
+        found[1].extend(other.tokens)
+    expected = [generate(engine.model, [[5, n]], 8)[0] for n in (9, 30)]  # type: ignore[arg-type]
+    assert list(found) == expected
+
+
+def test_a_failed_pass_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of()
+    engine.submit(Writing((5, 9, 30), 6))
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.runner, "run", broken)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            engine.step()
+    tokens = [token for update in finish(engine) for token in update.tokens]
+    expected = generate(engine.model, [[5, 9, 30]], 6)[0]  # type: ignore[arg-type]
+    assert tokens == expected[1:]
+
+
+def broken(plan: object) -> None:
+    raise RuntimeError("out of memory")
+
+
+def test_a_length_that_turns_keys_late_gives_the_plain_loops_tokens() -> None:
+    scaling = {"kind": "dynamic", "factor": 2.0, "original_max_len": 8}
+    engine = engine_of(position={"kind": "rotary", "scaling": scaling})
+    engine.submit(Writing((5, 9, 30), 20))
+    engine.submit(Writing((5, 9, 31, 7), 12))
+    lines: dict[str, list[int]] = {}
+    for update in finish(engine):
+        lines.setdefault(update.request_id, []).extend(update.tokens)
+    pairs = (((5, 9, 30), 20), ((5, 9, 31, 7), 12))
+    expected = [generate(engine.model, [list(p)], n)[0] for p, n in pairs]  # type: ignore[arg-type]
+    assert list(lines.values()) == expected
+
+
+@pytest.mark.parametrize("kind", ["encoder", "encoder-decoder"])
+def test_texts_are_encoded_without_padding_and_alone_in_bits(kind: str) -> None:
+    engine = engine_of(kind)
+    texts = [[7, 8, 9], [30], [9, 9, 12, 13, 14, 15, 16, 17]]
+    names = [engine.submit_text(text) for text in texts]
+    vectors = {update.request_id: update.vectors_TD for update in finish(engine)}
+    for name, text in zip(names, texts, strict=True):
+        engine.submit_text(text)
+        (alone,) = finish(engine)
+        together = vectors[name]
+        assert together is not None and alone.vectors_TD is not None
+        assert together.shape == (len(text), 32) and torch.equal(together, alone.vectors_TD)
+
+
+@pytest.mark.parametrize(
+    "writing, message",
+    [
+        (Writing((), 3), "prompt"),
+        (Writing((5,), 0), "max_tokens is 0"),
+        (Writing((5,) * 38, 9), "38 tokens and max_tokens is 9.*max_len is 40"),
+        (Writing((5,), 3, (7, 8)), "source"),
+        (Writing((5,), 3, sampling=SamplingConfig(banned=(5000,))), "banned names id 5000"),
+        (Writing((5,), 3, stops=("",)), "a stop is ''"),
+        (Writing((5,), 3, grammar=make_grammar("regex", "[")), "grammar"),
+        (Writing((5,), 3, n=0), "n is 0"),
+    ],
+)
+def test_bad_requests_are_refused_and_take_nothing(writing: Writing, message: str) -> None:
+    engine = engine_of()
+    with pytest.raises(UsageError, match=message):
+        engine.submit(writing)
+    assert engine.is_idle and engine.memory.pool.num_free == engine.memory.pool.num_usable
+    assert not engine.lines and not engine.beams
