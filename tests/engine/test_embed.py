@@ -35,7 +35,7 @@ def vectors(model: LoadedModel, text: str) -> Tensor:
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])
 def test_each_pooling_is_that_of_a_text_alone(pooling: str) -> None:
     model = loaded(pooling)
-    got_BD = model.embed(LINES, batch_tokens=64)
+    got_BD = model.embed(LINES)
     for text, got_D in zip(LINES, got_BD, strict=True):
         x_TD = vectors(model, text)
         expected_D = {"mean": x_TD.mean(0), "first": x_TD[0], "last": x_TD[-1]}[pooling]

@@ -197,7 +197,7 @@ def test_a_length_that_turns_keys_late_gives_the_plain_loops_tokens() -> None:
     assert list(lines.values()) == expected
 
 
-@pytest.mark.parametrize("kind", ["encoder", "encoder-decoder"])
+@pytest.mark.parametrize("kind", ["encoder", "encoder-decoder", "decoder"])
 def test_texts_are_encoded_without_padding_and_alone_in_bits(kind: str) -> None:
     engine = engine_of(kind)
     texts = [[7, 8, 9], [30], [9, 9, 12, 13, 14, 15, 16, 17]]

@@ -16,7 +16,7 @@ File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none
 def command(
     model: Model,
     file: File = "-",
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens computed together.")] = 4096,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one step computes.")] = 4096,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="One object a line: text, vector.")] = False,
 ) -> None:
@@ -28,13 +28,14 @@ def command(
       weft embed minilm sentences.txt --json > vectors.jsonl
     """
     from weft.engine.load import load
+    from weft.engine.settings import EngineConfig
     from weft.text.corpus import read_lines
 
-    reader = load(model, device)
+    reader = load(model, device, engine=EngineConfig.of_batches(batch_tokens))
     reader.tokenizer.report.was_said = True  # below, with the counts of all lines
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
         with progress("embedding", len(lines)) as step:
-            vectors_BD = reader.embed(lines, batch_tokens, step)
+            vectors_BD = reader.embed(lines, step)
         for line, vector in zip(lines, vectors_BD.tolist(), strict=True):
             if json:
                 print_json({"text": line, "vector": vector})

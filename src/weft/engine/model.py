@@ -243,17 +243,11 @@ class LoadedModel:
         sampling = sampling or SamplingConfig(temperature=0.0)
         return self.texts(self.chat_ids(messages), max_tokens, sampling)
 
-    def embed(
-        self,
-        texts: Sequence[str],
-        batch_tokens: int = BATCH_TOKENS,
-        progress: Progress | None = None,
-    ) -> Tensor:
+    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Tensor:
         """One vector of length 1 a text, vectors_BD, in order; see embed.py."""
         refuse_one_text(texts)
-        return embed_texts(
-            self.model, self.tokenizer, texts, self.use.pooling, batch_tokens, progress or ignore
-        )
+        pooling = self.use.pooling
+        return embed_texts(self.desk, self.tokenizer, texts, pooling, progress or ignore)
 
     def loss(
         self,

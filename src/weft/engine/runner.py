@@ -24,7 +24,6 @@ from weft.engine.pack import Packed, consecutive
 from weft.engine.schedule.plan import Chunk, Encoding, Plan
 from weft.models.build import Model
 from weft.models.decoder import Decoder
-from weft.models.encoder import Encoder
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.stack import Stack
 
@@ -63,18 +62,20 @@ class Runner:
         return results
 
     def encode(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-        """x_TD of each text, packed."""
+        """x_TD of each text, packed. Of a decoder, what its head reads."""
+        if self.reader.turns_late:
+            rows = (torch.tensor([list(text)], device=self.device) for text in texts)
+            return [self.reader(ForwardBatch(ids_1T))[0] for ids_1T in rows]
         x_1ND, packed = self.packed_encode(texts)
         return list(x_1ND[0].split(torch.from_numpy(packed.offsets).diff().tolist()))
 
     def packed_encode(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Packed]:
         """x_1ND of all texts one behind the other: each sees itself alone."""
-        assert isinstance(self.model, Encoder | EncoderDecoder), "a decoder has no encoder"
         packed = Packed.of(texts, [0] * len(texts))
         tables = consecutive([len(text) for text in texts], page_size := 16)
         layout = packed.layout(tables, self.device)
         scratch = ScratchPass(layout, packed.slots(tables, page_size, self.device), page_size)
-        return self.model.encoder(self.batch(packed, scratch)), packed
+        return self.reader(self.batch(packed, scratch)), packed
 
     def write_sources(self, sources: Sequence[Encoding]) -> None:
         """Encode sources and put what cross-attention reads of them into their pages."""
@@ -141,6 +142,11 @@ class Runner:
     def batch(self, packed: Packed, cache: PagedPass | ScratchPass) -> ForwardBatch:
         ids_1N, placed_1N = packed.ids_1N.to(self.device), packed.placed_1N.to(self.device)
         return ForwardBatch(ids_1N, placed_BT=placed_1N, cache=cache)
+
+    @property
+    def reader(self) -> Stack:
+        """The stack that reads a text as a whole."""
+        return self.model.decoder if isinstance(self.model, Decoder) else self.model.encoder
 
     @property
     def stack(self) -> Stack:
