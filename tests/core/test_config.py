@@ -270,3 +270,10 @@ def test_a_path_without_a_file_is_named(tmp_path):
         read_settings(tmp_path / "b.toml")
     with pytest.raises(DataError, match="this is a folder"):
         read_settings(tmp_path)
+
+
+def test_settings_nested_without_end_are_refused_in_one_sentence(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(DataError, match="nested too deeply"):
+        read_settings(path)

@@ -214,8 +214,9 @@ def test_texts_are_encoded_without_padding_and_alone_in_bits(kind: str) -> None:
 @pytest.mark.parametrize(
     "writing, message",
     [
-        (Writing((), 3), "prompt"),
+        (Writing((), 3), "the prompt has 0 tokens"),
         (Writing((5,), 0), "max_tokens is 0"),
+        (Writing((5,) * 40, 1), "40 tokens but max_len is 40.*Shorten it to 39"),
         (Writing((5,) * 38, 9), "38 tokens and max_tokens is 9.*max_len is 40"),
         (Writing((5,), 3, (7, 8)), "source"),
         (Writing((5,), 3, sampling=SamplingConfig(banned=(5000,))), "banned names id 5000"),
@@ -230,3 +231,9 @@ def test_bad_requests_are_refused_and_take_nothing(writing: Writing, message: st
         engine.submit(writing)
     assert engine.is_idle and engine.memory.pool.num_free == engine.memory.pool.num_usable
     assert not engine.lines and not engine.beams
+
+
+def test_one_sequence_of_any_length_fits_however_small_the_cache() -> None:
+    engine = engine_of(config={"cache_gib": 1e-9})
+    engine.submit(Writing((5,) * 20, 20))
+    assert sum(len(update.tokens) for update in finish(engine)) == 20

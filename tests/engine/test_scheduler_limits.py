@@ -16,7 +16,7 @@ ONE = (1,)
 @pytest.mark.parametrize(
     ("request_", "problem"),
     [
-        (Request("r", ()), "request r has 0 prompt tokens"),
+        (Request("r", ()), "the prompt has 0 tokens"),
         (Request("r", ONE * 60, 5), "60 tokens and max_tokens is 5: together 65, .* max_len is 64"),
         (Request("r", ONE * 65, 1), "65 tokens"),
         (Request("r", ONE, 0), "max_tokens is 0: it must be at least 1"),

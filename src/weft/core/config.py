@@ -151,6 +151,8 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     text, is_json = read_text(path), path.suffix.lower() == ".json"
     try:
         values = json.loads(text) if is_json else tomllib.loads(text)
+    except RecursionError:
+        raise DataError("it is nested too deeply to be settings.", path) from None
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
         language = "JSON" if is_json else "TOML"
         raise DataError(f"cannot be read as {language}: {error}. Mend that place.", path) from None

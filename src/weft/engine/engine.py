@@ -200,7 +200,9 @@ def make_store(model: Model, layout: Layout, config: EngineConfig) -> PageStore:
     first = next(model.parameters())
     specs = model.kv_specs()
     row = specs[0].bytes_per_token(first.dtype) * layout.num_layers_per_stripe
-    num_pages = max(2, int(config.cache_gib * 2**30) // (row * config.page_size))
+    longest = -(-model.config.max_len // config.page_size) * len(layout.stripes)
+    # one sequence of any length always fits, whatever it costs: memory is taken as it is used
+    num_pages = max(2 + 2 * longest, int(config.cache_gib * 2**30) // (row * config.page_size))
     with torch.inference_mode(False):
         return PageStore(
             specs, layout.places, num_pages, config.page_size, first.device, first.dtype

@@ -20,6 +20,9 @@ from weft.nn.head import HeadConfig
 from weft.nn.norm import NormConfig
 from weft.nn.positions import PositionConfig, RotaryConfig, SinusoidalConfig
 
+MOST_LAYERS = 10_000
+"""No model has as many; a file that says so is broken, and building it would never end."""
+
 
 class ModelConfig(Config):
     """Everything needed to build a model. Defaults: the Transformer of Vaswani 2017, small."""
@@ -30,8 +33,8 @@ class ModelConfig(Config):
     """Vocabulary of the source where it is another one. None: one vocabulary for both sides."""
     width: int = Field(256, ge=1)
     """Numbers in the vector of each token."""
-    num_layers: int = Field(4, ge=1)
-    encoder_layers: int | None = Field(None, ge=1)
+    num_layers: int = Field(4, ge=1, le=MOST_LAYERS)
+    encoder_layers: int | None = Field(None, ge=1, le=MOST_LAYERS)
     """None: num_layers. Only where an encoder and a decoder differ."""
     max_len: int = Field(1024, ge=1)
     """Tokens a sequence may have; learned positions are a table of this length."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.llama import FAMILY
 from weft.core.batch import ForwardBatch
+from weft.core.errors import DataError
 
 from .material import assert_every_tensor_is_used_once, exported, imported, shake
 
@@ -59,3 +63,9 @@ def test_logits_are_the_same_after_import_and_after_export(name: str) -> None:
         again = exported(FAMILY, model, original)(ids_BT).logits
         torch.testing.assert_close(again, expected, atol=1e-4, rtol=1e-4)
     assert_every_tensor_is_used_once(FAMILY, model, original)
+
+
+def test_a_billion_layers_are_refused_before_anything_is_made() -> None:
+    config = LlamaConfig(**SIZES).to_dict() | {"num_hidden_layers": 10**9}
+    with pytest.raises(DataError, match="num_hidden_layers is 1000000000: it must be at most"):
+        FAMILY.read_config(Given(config, Path("config.json")))

@@ -167,3 +167,13 @@ def test_what_is_left_over_or_missing_is_seen_by_whoever_fills_a_model(tmp_path:
     changed.close()
     with pytest.raises(DataError, match="up_proj.weight is missing.*ffn_extra.weight is not part"):
         model_of(tmp_path / "y.gguf")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_billion_layers_are_refused_before_anything_is_made(name: str, tmp_path: Path) -> None:
+    path, _, _ = write_tiny(name, tmp_path)
+    whole = path.read_bytes()
+    place = whole.index(b"block_count") + len(b"block_count") + 4
+    path.write_bytes(whole[:place] + (10**9).to_bytes(4, "little") + whole[place + 4 :])
+    with pytest.raises(DataError, match="block_count is 1000000000: it must be at most 10,000"):
+        open_gguf(path)

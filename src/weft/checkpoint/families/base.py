@@ -16,7 +16,7 @@ from typing import Any
 
 from weft.checkpoint.rules import Rule
 from weft.core.errors import DataError
-from weft.models.config import ModelConfig
+from weft.models.config import MOST_LAYERS, ModelConfig
 
 
 class Given:
@@ -37,6 +37,8 @@ class Given:
             raise DataError(f"has no {name}, which this kind of model needs.", self.path)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             raise DataError(f"{name} is {value!r}: it must be a whole number above 0.", self.path)
+        if name.endswith("layers") and value > MOST_LAYERS:
+            raise DataError(f"{name} is {value}: it must be at most {MOST_LAYERS:,}.", self.path)
         return value
 
     def number(self, name: str, default: float) -> float:

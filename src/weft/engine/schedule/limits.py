@@ -16,7 +16,7 @@ from weft.engine.schedule.settings import SchedulerConfig
 def check_request(request: Request, config: SchedulerConfig, memory: Memory) -> None:
     """Raise a UsageError for a request that could never be served."""
     if not request.prompt:
-        raise UsageError(f"request {request.id} has 0 prompt tokens: it needs at least 1.")
+        raise UsageError("the prompt has 0 tokens: it needs at least 1. Give it some text.")
     if request.is_embedding:
         check_source_len("text", len(request.prompt), config)
         return
@@ -45,12 +45,17 @@ def check_counts(request: Request, config: SchedulerConfig) -> None:
 
 
 def check_lengths(request: Request, config: SchedulerConfig) -> None:
+    if len(request.prompt) >= config.max_len:
+        raise UsageError(
+            f"the prompt has {len(request.prompt)} tokens but max_len is {config.max_len}, and at "
+            f"least one more is to be written. Shorten it to {config.max_len - 1} or fewer."
+        )
     total = len(request.prompt) + request.max_tokens
     if total > config.max_len:
         raise UsageError(
             f"the prompt has {len(request.prompt)} tokens and max_tokens is {request.max_tokens}: "
             f"together {total}, but max_len is {config.max_len}. Shorten the prompt, or ask for at "
-            f"most {max(0, config.max_len - len(request.prompt))}."
+            f"most {config.max_len - len(request.prompt)}."
         )
 
 

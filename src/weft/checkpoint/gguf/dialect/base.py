@@ -24,6 +24,7 @@ from torch import Tensor
 from weft.checkpoint.families.base import Given
 from weft.checkpoint.rules import Rule
 from weft.core.errors import DataError
+from weft.models.config import MOST_LAYERS
 
 Config = Mapping[str, Any]
 """What a config.json says."""
@@ -67,6 +68,8 @@ class Facts:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             self.fail(key, repr(value), "a whole number above 0")
+        if key.endswith("block_count") and value > MOST_LAYERS:
+            self.fail(key, repr(value), f"at most {MOST_LAYERS:,}")
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
