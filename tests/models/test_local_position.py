@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.engine.asking import generate
 from weft.cache.contiguous import ContiguousCache
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
-from weft.models.generate import generate
 from weft.nn.attention.settings import warn_once
 
 SIZES = {"vocab_size": 29, "width": 24, "num_layers": 4, "max_len": 64, "dropout": 0.0}

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import weft
+from tests.engine.asking import generate
 from weft.checkpoint.convert import convert
 from weft.checkpoint.hub import pull, resolve
 from weft.cli.app import main
 from weft.engine.model import LoadedModel
-from weft.models.generate import generate
 from weft.text.corpus import read_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]

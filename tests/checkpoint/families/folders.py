@@ -14,11 +14,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from tests.engine.asking import beam_search
 from weft.checkpoint.families.base import Family, Given, Use
 from weft.checkpoint.families.written import written
 from weft.checkpoint.tensors import InMemory, build_from, split_state
 from weft.core.batch import ForwardBatch
-from weft.models.beam import WritingRule, beam_search
 from weft.models.build import Model
 
 transformers.utils.logging.disable_progress_bar()
@@ -129,8 +129,8 @@ def assert_same_beams(found: Imported, original: PreTrainedModel, pad: int, **to
         )
     sources = [row[:n].tolist() for row, n in zip(source_BS, lengths_B.tolist(), strict=True)]
     (end,), prompts = found.use.ends, [[found.use.start]] * len(sources)
-    rule = WritingRule(first=found.use.first, banned=found.use.banned)
-    hypotheses = beam_search(found.model, prompts, limit, end, 4, 1.0, sources, rule=rule)
+    rule = {"first": found.use.first, "banned": found.use.banned}
+    hypotheses = beam_search(found.model, prompts, limit, end, 4, 1.0, sources, **rule)
     lengths = set()
     for (best, *_), row in zip(hypotheses, expected.tolist(), strict=True):
         assert row[0] == found.use.start

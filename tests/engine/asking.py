@@ -1,0 +1,68 @@
+"""The engine as a function of ids: prompts in, continuations out, for tests of everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.engine.beam import BeamConfig, Hypothesis
+from weft.engine.desk import Desk
+from weft.engine.engine import Engine
+from weft.engine.settings import EngineConfig
+from weft.engine.writing import GREEDY, Writing
+from weft.models.build import Model
+from weft.sampling.settings import SamplingConfig
+
+SMALL = EngineConfig(cache_gib=0.01, page_size=4)
+
+
+def beam_search(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int | Sequence[int],
+    end_id: int | None = None,
+    beam: int = 5,
+    length_penalty: float = 1.0,
+    sources: Sequence[Sequence[int]] | None = None,
+    num_best: int = 1,
+    first: int | None = None,
+    banned: Sequence[int] = (),
+) -> list[list[Hypothesis]]:
+    """The best continuations of each prompt, all searched at once."""
+    limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
+    search = BeamConfig(beam, length_penalty, num_best, first, tuple(banned))
+    ends = frozenset() if end_id is None else frozenset([end_id])
+    desk = Desk(Engine(model, config=SMALL))
+    found: list[list[Hypothesis]] = [[] for _ in prompts]
+    names = desk.open_all(
+        [
+            Writing(tuple(prompt), limit, source, ends=ends, beam=search)
+            for prompt, limit, source in zip(prompts, limits, tuples(sources, prompts), strict=True)
+        ]
+    )
+    for place, update in desk.results(names):
+        found[place] = update.hypotheses
+    return found
+
+
+def generate(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    end_id: int | None = None,
+    sampling: SamplingConfig = GREEDY,
+    sources: Sequence[Sequence[int]] | None = None,
+) -> list[list[int]]:
+    """The new tokens of each prompt, the end not included."""
+    ends = frozenset() if end_id is None else frozenset([end_id])
+    desk = Desk(Engine(model, config=SMALL))
+    pairs = zip(prompts, tuples(sources, prompts), strict=True)
+    names = desk.open_all(
+        [Writing(tuple(p), max_tokens, source, sampling, ends) for p, source in pairs]
+    )
+    return [[t for update in desk.follow(name) for t in update.tokens] for name in names]
+
+
+def tuples(
+    sources: Sequence[Sequence[int]] | None, prompts: Sequence[Sequence[int]]
+) -> list[tuple[int, ...] | None]:
+    return [None] * len(prompts) if sources is None else [tuple(source) for source in sources]
