@@ -24,7 +24,7 @@ from weft.checkpoint.tensors import build_from
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.models.generate import pad
+from weft.text.collate import collate
 
 from . import fairseq_oracle as oracle
 
@@ -64,7 +64,7 @@ def assert_same_logits(args: Namespace, state: oracle.State, model: EncoderDecod
     generator = torch.Generator().manual_seed(4)
     sources = [torch.randint(4, 11, (n,), generator=generator).tolist() for n in (9, 4, 1)]
     targets = torch.randint(4, 11, (3, 7), generator=generator)
-    source_BS, lengths_B = pad(sources)
+    source_BS, lengths_B = collate(sources)
     with torch.no_grad():
         got_BTV = model(ForwardBatch(targets), ForwardBatch(source_BS, lengths_B=lengths_B))
     expected_BTV = oracle.logits(args, state, sources, targets.tolist())

@@ -1,4 +1,4 @@
-"""The engine: the same tokens as the plain loop, and the same bits however a request is served.
+"""The engine: the same tokens as uncached passes, and the same bits however a request is served.
 
 Cold = warm = preempted = batched = with drafts, for a decoder with grouped heads, one with latent
 rows, one with a window, and an encoder-decoder with T5's bias.
@@ -15,10 +15,10 @@ from weft.engine.engine import Engine
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.models.generate import generate
 from weft.nn.linear import pack_model
 from weft.sampling.settings import SamplingConfig
 
+from . import plain
 from .tiny import tiny
 
 HEADS = {"attention": {"kind": "gqa", "num_heads": 4, "num_kv_heads": 2}}
@@ -78,17 +78,13 @@ def contents(update: Update) -> list[Any]:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("packed", [False, True], ids=["torch's linear", "packed"])
-def test_greedy_tokens_are_those_of_the_plain_loop(name: str, packed: bool) -> None:
+def test_greedy_tokens_are_those_of_uncached_passes(name: str, packed: bool) -> None:
     engine = make(name)
     writings = requests(engine)
     greedy = [
         Writing(w.prompt, 8, w.source, SamplingConfig(temperature=0, logprobs=0)) for w in writings
     ]
-    sources = None if greedy[0].source is None else [[list(w.source or ())] for w in greedy]
-    expected = [
-        generate(engine.model, [list(w.prompt)], 8, None, None, source)[0]  # type: ignore[arg-type]
-        for w, source in zip(greedy, sources or [None] * len(greedy), strict=True)
-    ]
+    expected = [plain.greedy(engine.model, w.prompt, 8, source=w.source) for w in greedy]
     if packed:
         pack_model(engine.model)
     assert [[token for token, _ in line] for line in run(engine, greedy)] == expected

@@ -6,6 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from tests.engine import plain
+from tests.engine.asking import generate
 from tests.engine.tiny import LINES, pieces, tiny, tiny_folder
 from weft.checkpoint.native import CONFIG
 from weft.core.batch import ForwardBatch
@@ -13,7 +15,6 @@ from weft.core.errors import ConfigError, DataError, UsageError
 from weft.engine.load import load
 from weft.engine.loss import parts_of
 from weft.engine.model import LoadedModel, default_limit
-from weft.models.generate import generate
 from weft.sampling.settings import SamplingConfig
 
 
@@ -38,12 +39,12 @@ def test_translations_keep_the_order_and_empty_lines(translator, beam):
     assert found[0] == found[-1] and len(set(found)) > 3
 
 
-def test_greedy_translation_is_what_the_plain_loop_says(translator):
+def test_greedy_translation_is_what_uncached_passes_say(translator):
     tokenizer = translator.tokenizer
     source = tokenizer.encode("a dog ate the mat")
     begin, end = tokenizer.begin_id, tokenizer.end_id
     limit = default_limit(source, 40)
-    (ids,) = generate(translator.model, [[begin]], limit, end, sources=[source])
+    ids = plain.greedy(translator.model, [begin], limit, end, source)
     assert translator.translate(["a dog ate the mat"]) == [tokenizer.decode(ids)]
 
 
@@ -89,7 +90,7 @@ def test_nothing_gives_nothing_and_one_str_is_refused(translator, writer):
         writer.perplexity("the cat")
 
 
-def test_generated_text_is_its_pieces_and_those_are_what_the_plain_loop_says(writer):
+def test_generated_text_is_its_pieces_and_those_are_the_tokens_texts(writer):
     settings = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.001, "seed": 4}
     text = writer.generate("the cat", max_tokens=20, **settings)
     parts = list(writer.generate("the cat", max_tokens=20, stream=True, **settings))

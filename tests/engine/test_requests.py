@@ -16,10 +16,10 @@ from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
-from weft.models.beam import beam_search
-from weft.models.generate import generate
+from weft.models.decoder import Decoder
 from weft.sampling.settings import SamplingConfig
 
+from . import plain
 from .tiny import tiny
 
 SMALL: dict[str, Any] = {"page_size": 4, "cache_gib": 1e-3}
@@ -48,33 +48,18 @@ def finish(engine: Engine) -> list[Update]:
     return updates
 
 
-@pytest.mark.parametrize(
-    "config", [{}, {"preempt_every": 3}, {"token_budget": 7, "max_running": 7}]
-)
+@pytest.mark.parametrize("config", [{"preempt_every": 3}, {"token_budget": 7, "max_running": 7}])
 @pytest.mark.parametrize("beam", [1, 2, 5])
-def test_beams_find_what_the_plain_search_finds(beam: int, config: dict[str, Any]) -> None:
-    engine = engine_of("encoder-decoder", config)
+def test_beams_are_the_same_bits_preempted_and_crowded(beam: int, config: dict[str, Any]) -> None:
     sources = [(7, 30, 9, 12), (40,), (9, 9, 30, 31, 32, 7, 7), (40,)]
-    limits = [6, 3, 12, 9]
     search = BeamConfig(beam, num_best=min(2, beam))
-    names = [
-        engine.submit(Writing((1, 5), limit, source, ends=frozenset([2]), beam=search))
-        for source, limit in zip(sources, limits, strict=True)
-    ]
-    found = {update.request_id: update.hypotheses for update in finish(engine)}
-    expected = beam_search(
-        engine.model,  # type: ignore[arg-type]
-        [[1, 5]] * 4,
-        limits,
-        2,
-        beam,
-        sources=[list(source) for source in sources],
-        num_best=min(2, beam),
-    )
-    for name, theirs in zip(names, expected, strict=True):
-        assert [one.ids for one in found[name]] == [one.ids for one in theirs]
-        for ours, other in zip(found[name], theirs, strict=True):
-            assert ours.score == pytest.approx(other.score, abs=1e-4)
+    results = []
+    for settings in ({}, config):
+        engine = engine_of("encoder-decoder", settings)
+        for source, limit in zip(sources, (6, 3, 12, 9), strict=True):
+            engine.submit(Writing((1, 5), limit, source, ends=frozenset([2]), beam=search))
+        results.append({update.request_id: update.hypotheses for update in finish(engine)})
+    assert results[0] == results[1] and len(results[0]) == 4
 
 
 def test_equal_sources_are_encoded_once() -> None:
@@ -163,7 +148,7 @@ def test_two_callers_share_the_steps_and_each_gets_its_own() -> None:
     for one, other in zip(first, second, strict=True):
         found[0].extend(one.tokens)
         found[1].extend(other.tokens)
-    expected = [generate(engine.model, [[5, n]], 8)[0] for n in (9, 30)]  # type: ignore[arg-type]
+    expected = [plain.greedy(engine.model, [5, n], 8) for n in (9, 30)]
     assert list(found) == expected
 
 
@@ -176,7 +161,7 @@ def test_a_failed_pass_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RuntimeError, match="out of memory"):
             engine.step()
     tokens = [token for update in finish(engine) for token in update.tokens]
-    expected = generate(engine.model, [[5, 9, 30]], 6)[0]  # type: ignore[arg-type]
+    expected = plain.greedy(engine.model, [5, 9, 30], 6)
     assert tokens == expected[1:]
 
 
@@ -184,7 +169,7 @@ def broken(plan: object) -> None:
     raise RuntimeError("out of memory")
 
 
-def test_a_length_that_turns_keys_late_gives_the_plain_loops_tokens() -> None:
+def test_keys_that_turn_late_give_the_plain_caches_tokens() -> None:
     scaling = {"kind": "dynamic", "factor": 2.0, "original_max_len": 8}
     engine = engine_of(position={"kind": "rotary", "scaling": scaling})
     engine.submit(Writing((5, 9, 30), 20))
@@ -193,7 +178,8 @@ def test_a_length_that_turns_keys_late_gives_the_plain_loops_tokens() -> None:
     for update in finish(engine):
         lines.setdefault(update.request_id, []).extend(update.tokens)
     pairs = (((5, 9, 30), 20), ((5, 9, 31, 7), 12))
-    expected = [generate(engine.model, [list(p)], n)[0] for p, n in pairs]  # type: ignore[arg-type]
+    assert isinstance(engine.model, Decoder)
+    expected = [plain.greedy_cached(engine.model, p, n) for p, n in pairs]
     assert list(lines.values()) == expected
 
 

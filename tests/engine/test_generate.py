@@ -1,15 +1,15 @@
-"""The plain loop: begin, one token at a time, end."""
+"""Writing by the engine, in ids: begin, one token at a time, end."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from tests.engine.asking import generate
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.models.generate import generate, pad
 from weft.sampling.settings import SamplingConfig
 
 SIZES = {"vocab_size": 31, "width": 32, "num_layers": 2, "max_len": 32, "dropout": 0.0}
@@ -32,15 +32,6 @@ def test_greedy_is_the_argmax_of_an_uncached_pass_at_every_step() -> None:
             logits = model(ForwardBatch(torch.tensor([ids])))[0, -1]
             assert token == int(logits.argmax())
             ids.append(token)
-
-
-def test_a_batch_gives_what_each_prompt_gives_alone() -> None:
-    model, sampling = decoder(), SamplingConfig(temperature=1.3, top_p=0.9, seed=5)
-    prompts = [[1, 2, 3], [4], [5, 6]]
-    together = generate(model, prompts, 10, sampling=sampling)
-    for row, prompt in enumerate(prompts):
-        own = SamplingConfig(temperature=1.3, top_p=0.9, seed=5 + row)
-        assert generate(model, [prompt], 10, sampling=own) == [together[row]]
 
 
 def test_sampling_repeats_with_its_seed_and_differs_without() -> None:
@@ -69,18 +60,13 @@ def test_an_encoder_decoder_reads_its_source() -> None:
             ids.append(token)
 
 
-def test_pad_fills_on_the_right() -> None:
-    ids_BT, lengths_B = pad([[5, 6, 7], [8]])
-    assert ids_BT.tolist() == [[5, 6, 7], [8, 0, 0]] and lengths_B.tolist() == [3, 1]
-
-
 def test_what_cannot_be_generated_is_refused_with_the_numbers() -> None:
-    with pytest.raises(UsageError, match="a prompt is empty"):
+    with pytest.raises(UsageError, match="the prompt has 0 tokens"):
         generate(decoder(), [[1], []], 4)
-    with pytest.raises(UsageError, match="3 tokens and 30 more.*max_len is 32. Ask for at most 29"):
+    with pytest.raises(UsageError, match="3 tokens and max_tokens is 30.*at most 29"):
         generate(decoder(), [[1, 2, 3]], 30)
-    with pytest.raises(UsageError, match="2 prompts but 1 sources"):
-        generate(encoder_decoder(), [[1], [1]], 4, sources=[[1]])
+    with pytest.raises(UsageError, match="has no source, but the model takes one"):
+        generate(encoder_decoder(), [[1], [1]], 4)
     with pytest.raises(UsageError, match="needs a source"):
         encoder_decoder()(ForwardBatch(torch.tensor([[1]])))
     with pytest.raises(UsageError, match="has 33 tokens but the model's max_len is 32"):

@@ -1,0 +1,46 @@
+"""Greedy writing as simply as can be, uncached or with the plain cache: what the engine is compared
+with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from weft.cache.contiguous import ContiguousCache
+from weft.core.batch import ForwardBatch
+from weft.models.build import Model
+from weft.models.decoder import Decoder
+
+
+@torch.no_grad()
+def greedy(
+    model: Model,
+    prompt: Sequence[int],
+    max_tokens: int,
+    end_id: int | None = None,
+    source: Sequence[int] | None = None,
+) -> list[int]:
+    """The likeliest token again and again, the end not included."""
+    given = () if source is None else (ForwardBatch(torch.tensor([list(source)])),)
+    output: list[int] = []
+    while len(output) < max_tokens:
+        batch = ForwardBatch(torch.tensor([[*prompt, *output]]))
+        token = int(model(batch, *given)[0, -1].argmax())  # type: ignore[call-arg]
+        if token == end_id:
+            break
+        output.append(token)
+    return output
+
+
+@torch.no_grad()
+def greedy_cached(model: Decoder, prompt: Sequence[int], max_tokens: int) -> list[int]:
+    """The same, one new token a pass behind the prompt: keys may turn with the length."""
+    cache = ContiguousCache(model.kv_specs(), 1, len(prompt) + max_tokens)
+    output, new = [], list(prompt)
+    while len(output) < max_tokens:
+        logits_BTV = model(ForwardBatch(torch.tensor([new]), cache=cache))
+        cache.advance(len(new))
+        new = [int(logits_BTV[0, -1].argmax())]
+        output += new
+    return output
