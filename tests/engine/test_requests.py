@@ -223,3 +223,32 @@ def test_one_sequence_of_any_length_fits_however_small_the_cache() -> None:
     engine = engine_of(config={"cache_gib": 1e-9})
     engine.submit(Writing((5,) * 20, 20))
     assert sum(len(update.tokens) for update in finish(engine)) == 20
+
+
+@pytest.mark.parametrize("method", ["allowed_along", "advance"])
+def test_a_grammar_that_fails_in_use_ends_its_own_request_alone(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise UsageError("the grammar cannot be followed: too large. Use a simpler one.")
+
+    engine = engine_of()
+    bad = engine.submit(Writing((5, 6), 9, grammar=make_grammar("regex", "[a-c]{9,}")))
+    good = engine.submit(Writing((5, 9), 6))
+    monkeypatch.setattr(engine.lines[bad][0].matcher, method, fail)
+    updates = finish(engine)
+    assert [u.error is not None for u in updates if u.request_id == bad][-1]
+    tokens = [token for u in updates if u.request_id == good for token in u.tokens]
+    assert tokens == plain.greedy(engine.model, [5, 9], 6)
+
+
+def test_drafts_that_are_never_right_are_no_longer_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(config={"speculate": True})
+    name = engine.submit(Writing((5, 9, 30), 20))
+    drafter = engine.lines[name][0].drafter
+    assert drafter is not None
+    never = engine.model.config.vocab_size - 1
+    monkeypatch.setattr(drafter.lookup, "propose", lambda count: [never] * count)
+    tokens = [token for update in finish(engine) for token in update.tokens]
+    assert tokens == plain.greedy(engine.model, [5, 9, 30], 20) and never not in tokens
+    assert drafter.count == 0

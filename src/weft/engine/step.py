@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from weft.core.errors import UsageError
 from weft.engine.beam import Beams
 from weft.engine.drafts import accept
 from weft.engine.logprobs import TokenLogprob, token_logprob
@@ -39,6 +40,13 @@ class Outcome:
     ended: list[Key] = field(default_factory=list)
     """Samples that ended with the first token behind their prompt."""
 
+    def refuse(self, chunk: Chunk) -> None:
+        """No token could be chosen behind a chunk: its request is about to leave."""
+        if chunk.num_samples == 1:
+            self.grown[chunk.key] = Grown([0], is_finished=True)
+        else:
+            self.branched[chunk.request.id] = Branched([])
+
 
 @dataclass(frozen=True)
 class Place:
@@ -57,7 +65,13 @@ def choose_all(
 ) -> Outcome:
     """One call of `choose` for all lines; updates are appended."""
     outcome = Outcome()
-    places = [place for chunk, part in sampled for place in places_of(chunk, part, lines)]
+    places: list[Place] = []
+    for chunk, part in sampled:
+        try:
+            places += places_of(chunk, part, lines)
+        except UsageError as error:  # a grammar shows only in use that it is too large
+            updates.append(Update(chunk.request.id, chunk.index, error=str(error)))
+            outcome.refuse(chunk)
     if not places:
         return outcome
     index = [place.first + i for place in places for i in range(len(place.rows))]
@@ -98,12 +112,17 @@ def settle_line(
         tokens.append(token)
         if sampling.logprobs is not None:
             logprobs.append(token_logprob(logits_NV[place.first + i], token, sampling.logprobs))
-        shown.append(line.take(token))
+        try:
+            shown.append(line.take(token))
+        except UsageError as failure:
+            error = str(failure)
+            break
         if line.stream.finish is not None:
             break
     finish = line.stream.finish
     if line.drafter is not None:
-        line.drafter.observe(place.drafts[: len(tokens) - 1], tokens)
+        line.drafter.lookup.extend(tokens)
+        line.drafter.adapt(len(place.drafts), accepted)
     is_end = finish is not None and finish.reason == "end"
     visible = tokens[:-1] if is_end else tokens
     updates.append(Update(name, line.index, visible, "".join(shown), logprobs, finish, error=error))
