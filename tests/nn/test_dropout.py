@@ -5,7 +5,43 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.nn.dropout import Dropout, random_bytes
+from weft.nn.dropout import ByteDropout, Dropout, HashDropout, random_bytes
+from weft.nn.native.library import native
+
+KINDS = [
+    ByteDropout,
+    pytest.param(
+        HashDropout, marks=pytest.mark.skipif(native() is None, reason="no compiler here")
+    ),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 100_003])
+def test_both_kinds_give_the_mask_back(kind: type, size: int) -> None:
+    x = torch.randn(size, requires_grad=True)
+    y = kind.apply(x, 0.25)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient * x, y)
+    kept = gradient[gradient != 0]
+    torch.testing.assert_close(kept, torch.full_like(kept, 256 / 192))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neighbours_are_dropped_independently(kind: type) -> None:
+    torch.manual_seed(0)
+    kept = (kind.apply(torch.ones(400_000), 0.5) > 0).float() - 0.5
+    assert abs(kept.mean().item()) < 0.004
+    for distance in (1, 2, 7, 8, 16, 24, 31, 32, 64, 128, 1024):
+        shared = (kept[:-distance] * kept[distance:]).mean().item() * 4
+        assert abs(shared) < 0.01, f"at distance {distance}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_calls_share_no_mask(kind: type) -> None:
+    torch.manual_seed(0)
+    first, second = ((kind.apply(torch.ones(400_000), 0.5) > 0).float() - 0.5 for _ in range(2))
+    assert abs((first * second).mean().item() * 4) < 0.01
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])

@@ -11,6 +11,9 @@ memory.
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from weft.core.kv import KVSpec, Rows
@@ -41,7 +44,7 @@ class GroupedAttention(Attention):
         if self.place.is_cross:
             return super().forward(x_BTD, given)
         H, K = self.num_heads, self.num_kv_heads
-        q_BTHC, k_BTKC, v_BTKC = self.split(self.qkv(x_BTD)).split((H, K, K), dim=2)
+        q_BTHC, k_BTKC, v_BTKC = parts_of(self.split(self.qkv(x_BTD)), (H, K, K))
         rows = self.stored(k_BTKC, v_BTKC, given)
         if given.cache is not None:
             rows = given.cache.extend(self.place.slot, rows)
@@ -76,3 +79,37 @@ class GroupedAttention(Attention):
     def split(self, x: Tensor) -> Tensor:
         """[B, T, heads * C] -> [B, T, heads, C]."""
         return x.unflatten(-1, (-1, self.head_size))
+
+
+def parts_of(x_BTAC: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """x.split(sizes, dim=2), by Parts where a gradient will be asked for."""
+    parts: tuple[Tensor, ...]
+    parts = Parts.apply(x_BTAC, sizes) if x_BTAC.requires_grad else x_BTAC.split(sizes, dim=2)
+    return parts
+
+
+class Parts(torch.autograd.Function):
+    """A split whose gradient is not copied together where its parts lie so already,
+    as those of the compiled short attention do."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTAC: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+        ctx.shape = x_BTAC.shape
+        return tuple(part.view_as(part) for part in x_BTAC.split(sizes, dim=2))
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:
+        return joined(slopes, ctx.shape), None
+
+
+def joined(parts: tuple[Tensor, ...], shape: torch.Size) -> Tensor:
+    """The parts side by side; as they lie, if they are the parts of one block of this shape."""
+    B, T, A, C = shape
+    strides, offset = (T * A * C, A * C, C, 1), parts[0].storage_offset()
+    block = parts[0].untyped_storage().data_ptr()
+    for part in parts:
+        is_next = part.storage_offset() == offset and part.stride() == strides
+        if not is_next or part.untyped_storage().data_ptr() != block:
+            return torch.cat(parts, dim=2)
+        offset += part.shape[2] * C
+    return parts[0].as_strided(shape, strides)

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-SOURCES = ("linear.cpp", "attention.cpp", "activation.cpp")
+SOURCES = ("linear.cpp", "attention.cpp", "activation.cpp", "short.cpp", "dropout.cpp")
 HEADERS = ("simd.h", "panels.h", "tile.h", "pages.h")
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp"),

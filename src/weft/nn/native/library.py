@@ -3,6 +3,7 @@
 native()            Native | None, found or built once a process
 PackedStruct        struct Packed of linear.cpp
 PagedStruct         struct PagedCall of pages.h
+ShortStruct         struct ShortCall of short.cpp
 """
 
 from __future__ import annotations
@@ -52,6 +53,27 @@ class PagedStruct(ctypes.Structure):
     )
 
 
+class StridedStruct(ctypes.Structure):
+    """Rows of numbers by batch, head and token."""
+
+    _fields_ = (("data", c_void_p), *((name, c_int64) for name in ("batch", "head", "token")))
+
+
+STRIDED = ("q", "k", "v", "added", "out", "dout", "dq", "dk", "dv")
+SIZES = ("batch", "heads", "queries", "keys", "head_size", "value_size", "threads")
+
+
+class ShortStruct(ctypes.Structure):
+    """One call of attention over short sequences."""
+
+    _fields_ = (
+        *((name, StridedStruct) for name in STRIDED),
+        *((name, c_void_p) for name in ("weights", "lse", "dlse")),
+        *((name, c_int64) for name in SIZES),
+        ("scale", c_float),
+    )
+
+
 @dataclass(frozen=True)
 class Native:
     """The functions of the library. Addresses are plain numbers."""
@@ -62,6 +84,10 @@ class Native:
     """(address of a PagedStruct)"""
     activate: Callable[..., None]
     """(kind, x, up or None, y, rows, size, x_stride, threads)"""
+    short_attention: Callable[..., None]
+    """(address of a ShortStruct, 1 for the way back)"""
+    dropout: Callable[..., None]
+    """(x, y, count, seed, dropped of 256, scale, threads)"""
     panel_width: int
     """Outputs that lie side by side in a packed weight."""
 
@@ -86,11 +112,20 @@ def load(library: ctypes.CDLL) -> Native:
     library.weft_paged_attention.restype = None
     library.weft_activate.argtypes = [c_int64, *[c_void_p] * 3, *[c_int64] * 4]
     library.weft_activate.restype = None
-    for name in ("weft_panel_width", "weft_packed_size", "weft_paged_call_size"):
+    library.weft_short_attention.argtypes = [c_void_p, c_int64]
+    library.weft_short_attention.restype = None
+    library.weft_dropout.argtypes = [*[c_void_p] * 2, *[c_int64] * 3, c_float, c_int64]
+    library.weft_dropout.restype = None
+    sizes = ("weft_packed_size", "weft_paged_call_size", "weft_short_call_size")
+    for name in ("weft_panel_width", *sizes):
         library[name].restype = c_int64
     check_size(PackedStruct, library.weft_packed_size())
     check_size(PagedStruct, library.weft_paged_call_size())
-    functions = (library.weft_linear, library.weft_paged_attention, library.weft_activate)
+    check_size(ShortStruct, library.weft_short_call_size())
+    functions = (
+        *(library.weft_linear, library.weft_paged_attention),
+        *(library.weft_activate, library.weft_short_attention, library.weft_dropout),
+    )
     return Native(*functions, library.weft_panel_width())
 
 

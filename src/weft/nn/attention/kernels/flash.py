@@ -26,7 +26,7 @@ from weft.nn.attention.kernels import fused
 from weft.nn.attention.kernels.flex import flex_attention, flex_fits
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.kernels.scheduled import scheduled
-from weft.nn.attention.kernels.short import ShortAttention, fits_short
+from weft.nn.attention.kernels.short import fits_short, short_attention
 from weft.nn.attention.kernels.tiled import tiled_attention
 from weft.nn.attention.masks.dense import Grid, dense
 from weft.nn.attention.masks.distance import Causal
@@ -139,7 +139,7 @@ def heads_first(
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         if fits_short(q_BHTC, k_BKSC):
             matrix = causal_matrix(q_BHTC) if added.is_causal else added.matrix
-            out_BHTU, lse_BHT = ShortAttention.apply(*inputs, matrix, added.empty_BT, scale)
+            out_BHTU, lse_BHT = short_attention(*inputs, matrix, added.empty_BT, scale)
         else:
             out_BHTU, lse_BHT = FusedAttention.apply(*inputs, added, scale)
     else:
