@@ -140,7 +140,9 @@ def test_settings_that_cannot_work_are_named(folder):
 def test_missing_and_broken_weights_are_named(folder):
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[:100])
-    with pytest.raises(DataError, match=f"{WEIGHTS}: cannot be read .*Copy the file again"):
+    with pytest.raises(
+        DataError, match=f"{WEIGHTS}: is not a whole safetensors file .*Copy it again"
+    ):
         load_folder(folder)
     (folder / WEIGHTS).unlink()
     with pytest.raises(DataError, match=f"{WEIGHTS}: there is no such file. Copy the whole"):

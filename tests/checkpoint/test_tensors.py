@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.rules import Rule, same, stacked, transposed
-from weft.checkpoint.tensors import InMemory, Renamed, Unfilled, build_from, owners, split_state
+from weft.checkpoint.state import owners, split_state
+from weft.checkpoint.tensors import InMemory, Renamed, Unfilled, build_from
 from weft.core.errors import DataError
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 
 from weft.core.errors import ConfigError
 from weft.nn.experts import Experts, ExpertsConfig, Router
+from weft.nn.linear import pack_model
+from weft.nn.native import packed
 
 B, T, D, E, WIDTH = 2, 7, 12, 8, 20
 
@@ -81,6 +84,43 @@ def test_a_token_is_independent_of_the_others(name: str) -> None:
     y_BTD, order = experts(x_BTD), torch.randperm(T)
     torch.testing.assert_close(experts(x_BTD[:, order]), y_BTD[:, order], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(experts(x_BTD[1:, 3:4]), y_BTD[1:, 3:4], atol=1e-6, rtol=1e-5)
+
+
+@pytest.fixture(params=["native", "torch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Packed for the library and for torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(packed, "native", lambda: None)
+    return request.param
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_packed_experts_give_a_token_the_same_bits_in_any_company(name: str, way: str) -> None:
+    experts, x_BTD = build(ALL[name]).eval(), torch.randn(1, 40, D)
+    plain = experts(x_BTD)
+    pack_model(experts)
+    with torch.inference_mode():
+        together = experts(x_BTD)
+        torch.testing.assert_close(together, plain, atol=1e-5, rtol=1e-5)
+        for start, end in ((0, 1), (7, 8), (3, 10), (20, 40)):
+            assert experts(x_BTD[:, start:end]).equal(together[:, start:end])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_packed_experts_hold_their_numbers_once_and_give_them_back(name: str) -> None:
+    experts, x_BTD = build(ALL[name]).eval(), torch.randn(B, T, D)
+    state = {key: tensor.clone() for key, tensor in experts.state_dict().items()}
+    plain = experts(x_BTD)
+    pack_model(experts)
+    assert all(weight.untyped_storage().nbytes() == 4 for weight in experts.parameters())
+    assert {key: tuple(t.shape) for key, t in experts.named_parameters()} == {
+        key: tuple(state[key].shape) for key, _ in experts.named_parameters()
+    }
+    assert experts(x_BTD).equal(plain), "with gradients"
+    assert all(tensor.equal(state[key]) for key, tensor in experts.state_dict().items())
+    other = copy.deepcopy(experts).train()
+    assert all(tensor.equal(state[key]) for key, tensor in other.state_dict().items())
+    assert experts.router.current("weight_ED") is not None
 
 
 def copy_weights(ours: Experts, theirs: nn.Module) -> None:

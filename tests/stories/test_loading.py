@@ -3,7 +3,8 @@ where nothing is imported or cached yet but torch.
 
     processor time    at most 3 s of both cores together, so that it is at most 3 s by the clock
                       wherever a core is free (a busy machine stretches the clock, not this)
-    memory            at most 1.3 times the float32 weights above the interpreter with torch
+    memory            at most 0.4 times the float32 weights above the interpreter with torch: they
+                      stay in the file's few bits, and the tokenizer is a third of the rest
 
 The same figures for any model: python -m tests.stories.test_loading MODEL
 """
@@ -51,12 +52,12 @@ def measure(model: str) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_smollm2_is_ready_in_three_seconds_and_little_more_memory_than_its_weights() -> None:
+def test_smollm2_is_ready_in_three_seconds_and_less_than_half_the_memory_of_its_floats() -> None:
     path = pull("smollm2", print)
     tries = [fresh(path) for _ in range(3)]
     best = min(tries, key=lambda told: told["processor_seconds"])
     assert best["processor_seconds"] <= 3.0, tries
-    assert max(told["peak_mb"] / told["weights_mb"] for told in tries) <= 1.3, tries
+    assert max(told["peak_mb"] / told["weights_mb"] for told in tries) <= 0.4, tries
 
 
 def fresh(path: Path) -> dict[str, float]:

@@ -21,7 +21,8 @@ from weft.checkpoint.pickles import open_pickle
 from weft.checkpoint.safetensors import ONE, open_safetensors
 from weft.checkpoint.sentences import read_sentences, write_sentences
 from weft.checkpoint.shards import MAX_BYTES, save_shards
-from weft.checkpoint.tensors import Renamed, TensorSource, build_from, split_state
+from weft.checkpoint.state import split_state
+from weft.checkpoint.tensors import Renamed, TensorSource, build_from
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
 from weft.models.build import Model

@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from weft.checkpoint.atomic import write_file
 from weft.checkpoint.families.base import Use
 from weft.checkpoint.rules import same
-from weft.checkpoint.tensors import InMemory, empty_model, fill, owners
+from weft.checkpoint.safetensors import SafetensorsSource, open_file
+from weft.checkpoint.state import owners
+from weft.checkpoint.state import unique_state as unique_state
+from weft.checkpoint.tensors import empty_model, fill
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.build import Model
 from weft.models.config import ModelConfig
+from weft.nn.linear import unpack_model
 from weft.text.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, SCORES = "config.json", "model.safetensors", "scores.json"
@@ -117,17 +120,6 @@ def read_card(path: Path) -> dict[str, Any]:
     return values
 
 
-def unique_state(model: nn.Module) -> dict[str, Tensor]:
-    """Weights by name, each tensor once: of tied ones, the first name."""
-    seen: set[int] = set()
-    state: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            state[name] = tensor.detach()
-    return state
-
-
 def save_weights(path: Path, model: nn.Module) -> None:
     state = {name: tensor.cpu().contiguous() for name, tensor in unique_state(model).items()}
     write_file(path, save(state, metadata={"format": "pt"}))
@@ -135,33 +127,29 @@ def save_weights(path: Path, model: nn.Module) -> None:
 
 def load_weights(path: Path, model: nn.Module, device: torch.device) -> None:
     """Fill an empty model from a file; every name and shape must match."""
-    try:
-        given = load_file(path)
-    except FileNotFoundError:
-        raise DataError("there is no such file. Copy the whole model folder.", path) from None
-    except SafetensorError as error:
-        raise DataError(f"cannot be read ({error}). Copy the file again.", path) from None
-    refuse_misfits(given, model, path)
-    source = InMemory(given, path)
+    source = SafetensorsSource(path, {path: open_file(path)})
+    refuse_misfits(source.shapes, model, path)
     for names in owners(model).values():
         fill(model, names, same(names[0], names[0]), source, device, torch.float32)
 
 
 def copy_state(given: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
     """Copy tensors into the model, which stays as it was where they do not fit."""
-    refuse_misfits(given, model, path)
+    refuse_misfits({name: tuple(tensor.shape) for name, tensor in given.items()}, model, path)
+    unpack_model(model)
     with torch.no_grad():
         for name, tensor in unique_state(model).items():
             tensor.copy_(given[name])
 
 
-def refuse_misfits(given: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
-    """A DataError that names what is missing, left over or misshapen."""
-    wanted = unique_state(model)
+def refuse_misfits(given: Mapping[str, tuple[int, ...]], model: nn.Module, path: Path) -> None:
+    """A DataError that names which shapes are missing, left over or others."""
+    state = model.state_dict(keep_vars=True)
+    wanted = {names[0]: state[names[0]] for names in owners(model).values()}
     wrong = [f"{name} is missing" for name in wanted if name not in given]
     wrong += [f"{name} is not in the model" for name in given if name not in wanted]
     for name in wanted.keys() & given.keys():
-        ours, theirs = tuple(wanted[name].shape), tuple(given[name].shape)
+        ours, theirs = tuple(wanted[name].shape), given[name]
         if ours != theirs:
             wrong.append(f"{name} has shape {theirs}, expected {ours}")
     if wrong:

@@ -5,7 +5,8 @@
 
 A rule stands for one of our tensors and the one or more of theirs that it is made of. `join` makes
 ours from theirs, `split` theirs from ours; a family is a list of rules, so what was imported is
-exported by the same lines.
+exported by the same lines. Rules that only move whole rows do so with the words and scales of a
+matrix in few bits as with its numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from weft.nn.native.few_bits import FewBits
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -25,11 +28,26 @@ class Rule:
     theirs: tuple[str, ...]
     join: Callable[[list[Tensor]], Tensor]
     split: Callable[[Tensor], list[Tensor]]
+    moves_rows: bool = False
+    """Whether `join` leaves every row as it is, and may but put them in another order."""
+
+    def join_few(self, parts: Iterable[FewBits | None]) -> FewBits | None:
+        """`join` for matrices in few bits; None where one is not, or they are not of one kind."""
+        given = list(parts)
+        found = [part for part in given if part is not None]
+        if not self.moves_rows or found != given or len({part.kind for part in found}) != 1:
+            return None
+        minima = [part.minima for part in found if part.minima is not None]
+        return FewBits(
+            self.join([part.words for part in found]),
+            self.join([part.scales for part in found]),
+            self.join(minima) if minima else None,
+        )
 
 
 def same(ours: str, theirs: str) -> Rule:
     """The same tensor under another name."""
-    return Rule(ours, (theirs,), lambda parts: parts[0], lambda whole: [whole])
+    return Rule(ours, (theirs,), lambda parts: parts[0], lambda whole: [whole], moves_rows=True)
 
 
 def transposed(ours: str, theirs: str) -> Rule:
@@ -40,7 +58,9 @@ def transposed(ours: str, theirs: str) -> Rule:
 def stacked(ours: str, theirs: Sequence[str], sizes: Sequence[int]) -> Rule:
     """Several of theirs one below the other in ours; `sizes` are their numbers of rows."""
     rows = list(sizes)
-    return Rule(ours, tuple(theirs), torch.cat, lambda whole: list(whole.split(rows)))
+    return Rule(
+        ours, tuple(theirs), torch.cat, lambda whole: list(whole.split(rows)), moves_rows=True
+    )
 
 
 def changed(
@@ -48,9 +68,16 @@ def changed(
     theirs: str,
     to_ours: Callable[[Tensor], Tensor],
     to_theirs: Callable[[Tensor], Tensor],
+    moves_rows: bool = False,
 ) -> Rule:
     """One tensor, with a change of its own in each direction."""
-    return Rule(ours, (theirs,), lambda parts: to_ours(parts[0]), lambda whole: [to_theirs(whole)])
+    return Rule(
+        ours,
+        (theirs,),
+        lambda parts: to_ours(parts[0]),
+        lambda whole: [to_theirs(whole)],
+        moves_rows,
+    )
 
 
 def layer(ours: str, theirs: str, bias: bool = False) -> list[Rule]:

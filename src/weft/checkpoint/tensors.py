@@ -1,8 +1,9 @@
 """`TensorSource`: named tensors in a file, read one at a time; and how a model is filled from them.
 
 The model is built without memory and each of its weights is read, joined and put in place by
-itself, so that the peak is the weights and the one tensor at hand. What is missing, left over or of
-another shape is found from the names and shapes alone, before anything is read.
+itself, so that the peak is the weights and the one tensor at hand. A matrix that the file has in
+few bits stays so, as a packed weight, where the layer can multiply by it. What is missing, left
+over or of another shape is found from the names and shapes alone, before anything is read.
 """
 
 from __future__ import annotations
@@ -10,16 +11,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft.checkpoint.rules import Rule, their_names
+from weft.checkpoint.state import owners
 from weft.core.errors import DataError
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
+from weft.nn.hollow import hollow
+from weft.nn.memory import give_back
+from weft.nn.native.few_bits import FewBits
+from weft.nn.native.library import native
+from weft.nn.native.packed import PackedWeight, pack_rows
+from weft.nn.packable import Packable
 
 
 class TensorSource(Protocol):
@@ -37,6 +45,14 @@ class TensorSource(Protocol):
         """Whether `read` gives the file's own memory, which a model must not keep."""
 
     def read(self, name: str) -> Tensor: ...
+
+
+@runtime_checkable
+class FewBitsSource(TensorSource, Protocol):
+    """A source whose file may have matrices in few bits."""
+
+    def read_few(self, name: str) -> FewBits | None:
+        """A matrix in few bits; None: it is to be had by `read` alone."""
 
 
 class InMemory:
@@ -63,6 +79,10 @@ class Renamed:
     def read(self, name: str) -> Tensor:
         return self.source.read(self.name_of[name])
 
+    def read_few(self, name: str) -> FewBits | None:
+        source = self.source
+        return source.read_few(self.name_of[name]) if isinstance(source, FewBitsSource) else None
+
 
 def build_from(
     config: ModelConfig,
@@ -79,6 +99,7 @@ def build_from(
     places = {names[0]: names for names in owners(model).values()}
     for rule in rules:
         fill(model, places[rule.ours], rule, source, torch.device(device), dtype)
+    give_back()
     return model.eval()
 
 
@@ -143,14 +164,6 @@ def refuse(wrong: Iterable[str], path: Path) -> None:
         )
 
 
-def owners(model: nn.Module) -> dict[int, list[str]]:
-    """Every weight and buffer that is saved, by identity, with all of its names."""
-    found: dict[int, list[str]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        found.setdefault(id(tensor), []).append(name)
-    return found
-
-
 def fill(
     model: nn.Module,
     names: Sequence[str],
@@ -159,7 +172,12 @@ def fill(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Read, join and put one weight in all of its places."""
+    """Read, join and put one weight in all of its places, in few bits where that can be."""
+    places = packables(model, names) if takes_few(device, dtype) else []
+    if places and isinstance(source, FewBitsSource):
+        few = rule.join_few(map(source.read_few, rule.theirs))
+        if few is not None:
+            return share_packed(places, pack_rows(few))
     parts = [source.read(name) for name in rule.theirs]
     tensor = rule.join(parts)
     tensor = tensor.to(device, dtype if tensor.is_floating_point() else None).contiguous()
@@ -174,11 +192,28 @@ def fill(
         tensor = new  # all places share one
 
 
-def split_state(model: nn.Module, rules: Sequence[Rule]) -> dict[str, Tensor]:
-    """The model's weights under their names: the way back."""
-    state = model.state_dict()
-    return {
-        name: part.detach().cpu().contiguous()
-        for rule in rules
-        for name, part in zip(rule.theirs, rule.split(state[rule.ours]), strict=True)
-    }
+def takes_few(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there is a product that takes weights in few bits: the library's."""
+    return device.type == "cpu" and dtype == torch.float32 and native() is not None
+
+
+def packables(model: nn.Module, names: Sequence[str]) -> list[tuple[Packable, str]]:
+    """The layers that have a weight by these names, and its name in each; none unless all of them
+    can pack it."""
+    found = []
+    for name in names:
+        path, _, last = name.rpartition(".")
+        layer = model.get_submodule(path)
+        if not isinstance(layer, Packable) or last not in layer.packable:
+            return []
+        found.append((layer, last))
+    return found
+
+
+def share_packed(places: Sequence[tuple[Packable, str]], packed: PackedWeight) -> None:
+    """One hollow parameter and one packed weight in all of the places."""
+    layer, last = places[0]
+    weight = nn.Parameter(hollow(layer.get_parameter(last).shape))
+    for layer, last in places:
+        setattr(layer, last, weight)
+        layer.pack(packed, last)

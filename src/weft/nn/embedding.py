@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from weft.core.batch import ForwardBatch
 from weft.core.config import Config
 from weft.nn.dropout import Dropout
+from weft.nn.linear import Table
 from weft.nn.norm import NormConfig, build_norm
 from weft.nn.positions.base import Position
 
@@ -50,7 +51,7 @@ class Embedding(nn.Module):
         self, config: EmbeddingConfig, vocab_size: int, width: int, norm: NormConfig, dropout: float
     ) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocab_size, width)
+        self.words = Table(vocab_size, width)
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.scale = width**0.5 if config.scale else 1.0
         self.norm = build_norm(norm, width) if config.norm else nn.Identity()

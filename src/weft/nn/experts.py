@@ -12,7 +12,7 @@ are DeepSeek's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -23,6 +23,10 @@ from torch import Tensor, nn
 from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.core.shapes import check_shapes
+from weft.nn.linear import Linear
+from weft.nn.native.activation import activate
+from weft.nn.packable import Packable
+from weft.nn.product import is_plain, linear, linear_part
 
 
 def gated_width(width: int) -> int:
@@ -103,13 +107,14 @@ class ExpertsConfig(Config):
             )
 
 
-class Router(nn.Module):
+class Router(Packable):
     """score = softmax or sigmoid(x W); the best experts of the best groups are chosen.
 
     `weight_ED` has one row per expert. `correction_E`, where asked for, is a buffer: it is saved
     with the model and no gradient reaches it.
     """
 
+    packable = ("weight_ED",)
     correction_E: Tensor | None
 
     def __init__(self, config: ExpertsConfig, width: int) -> None:
@@ -122,11 +127,9 @@ class Router(nn.Module):
 
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """(chosen, share) of each token, both [N, experts_per_token], the best expert first."""
-        config = self.config
-        # float32 at least: in bfloat16 near scores are ties, and a tie is a wrong expert
-        dtype = torch.promote_types(x_ND.dtype, torch.float32)
-        logits_NE = F.linear(x_ND.to(dtype), self.weight_ED.to(dtype))
-        score_NE = logits_NE.sigmoid() if config.scoring == "sigmoid" else logits_NE.softmax(-1)
+        config, logits_NE = self.config, self.logits(x_ND)
+        is_sigmoid = config.scoring == "sigmoid"
+        score_NE = activate("sigmoid", logits_NE) if is_sigmoid else logits_NE.softmax(-1)
         rank_NE = score_NE.detach()
         if self.correction_E is not None:
             rank_NE = rank_NE + self.correction_E
@@ -135,6 +138,14 @@ class Router(nn.Module):
         if config.normalise:
             share = share / (share.sum(-1, keepdim=True) + 1e-20)
         return chosen, share * config.scale
+
+    def logits(self, x_ND: Tensor) -> Tensor:
+        packed = self.current("weight_ED")
+        if packed is not None and is_plain(x_ND):
+            return linear(x_ND, packed)
+        # float32 at least: in bfloat16 near scores are ties, and a tie is a wrong expert
+        dtype = torch.promote_types(x_ND.dtype, torch.float32)
+        return F.linear(x_ND.to(dtype), self.whole("weight_ED").to(dtype))
 
     def within_groups(self, rank_NE: Tensor) -> Tensor:
         """The same ranks, -inf for the experts of all but the best groups."""
@@ -153,19 +164,24 @@ class SharedExperts(nn.Module):
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
-        self.down = nn.Linear(inner, width, bias=False)
+        self.gate_up = Linear(width, 2 * inner, bias=False)
+        self.down = Linear(inner, width, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return swiglu(x_BTD, self.gate_up.weight, self.down.weight)
+        gate_NF, up_NF = self.gate_up(x_BTD).flatten(0, -2).chunk(2, dim=-1)
+        is_packed = self.gate_up.packs(x_BTD)
+        inner_NF = activate("silu", gate_NF, up_NF) if is_packed else F.silu(gate_NF) * up_NF
+        return self.down(inner_NF).view_as(x_BTD)
 
 
-class Experts(nn.Module):
+class Experts(Packable):
     """shared(x) + sum of share_e * expert_e(x) over the chosen experts.
 
     The weights of all experts are stacked: `gate_up_EFD` (2F rows an expert: the gate's, then up's)
     and `down_EDF`.
     """
+
+    packable = ("gate_up_EFD", "down_EDF")
 
     def __init__(self, config: ExpertsConfig, width: int) -> None:
         super().__init__()
@@ -192,10 +208,27 @@ class Experts(nn.Module):
         order = expert.argsort(stable=True)
         counts = torch.bincount(expert, minlength=self.config.num_experts).tolist()
         parts = x_ND.index_select(0, order // chosen.shape[1]).split(counts)
-        # unbind, not [e]: its gradient is one stack, where each [e] would fill a whole E x F x D
-        weights = zip(parts, self.gate_up_EFD.unbind(), self.down_EDF.unbind(), strict=True)
-        done = [swiglu(x, gate_up, down) for x, gate_up, down in weights if x.shape[0]]
+        done = self.packed_experts(parts) if self.packs(x_ND) else self.plain_experts(parts)
         return torch.cat(done).index_select(0, order.argsort()).unflatten(0, chosen.shape)
+
+    def plain_experts(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """What each expert makes of its rows; experts without any are passed over."""
+        # unbind, not [e]: its gradient is one stack, where each [e] would fill a whole E x F x D
+        stacks = (self.whole(name).unbind() for name in self.packable)
+        weights = zip(parts, *stacks, strict=True)
+        return [swiglu(x, gate_up, down) for x, gate_up, down in weights if x.shape[0]]
+
+    def packed_experts(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The same from the packed stacks, where each expert has some of the outputs."""
+        gate_up, down = (self.forms[name] for name in self.packable)
+        wide, narrow = self.gate_up_EFD.shape[1], self.down_EDF.shape[1]
+        done = []
+        for e, x in enumerate(parts):
+            if x.shape[0]:
+                both = linear_part(x, gate_up, slice(e * wide, (e + 1) * wide))
+                inner = activate("silu", *both.chunk(2, dim=-1))
+                done.append(linear_part(inner, down, slice(e * narrow, (e + 1) * narrow)))
+        return done
 
 
 def swiglu(x: Tensor, gate_up_FD: Tensor, down_DF: Tensor) -> Tensor:

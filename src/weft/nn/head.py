@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.config import Config
-from weft.nn.linear import Packable
+from weft.nn.linear import Linear, Product
 from weft.nn.norm import NormConfig, build_norm
 
 
@@ -25,7 +25,7 @@ class HeadConfig(Config):
     """A dense layer, GELU and a norm before the product (BERT's masked-word head)."""
 
 
-class Head(Packable):
+class Head(Product):
     """logits = softcap(transform(x) * scale . words^T + bias)."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Transform(nn.Module):
 
     def __init__(self, width: int, norm: NormConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, width)
+        self.dense = Linear(width, width)
         self.norm = build_norm(norm, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Pooler(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, width)
+        self.dense = Linear(width, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return torch.tanh(self.dense(x_BTD[:, 0]))

@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 from tests.engine.asking import beam_search
 from weft.checkpoint.families.base import Family, Given, Use
 from weft.checkpoint.families.written import written
-from weft.checkpoint.tensors import InMemory, build_from, split_state
+from weft.checkpoint.state import split_state
+from weft.checkpoint.tensors import InMemory, build_from
 from weft.core.batch import ForwardBatch
 from weft.models.build import Model
 

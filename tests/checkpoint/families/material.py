@@ -14,7 +14,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from weft.checkpoint.families.base import Family, Given
 from weft.checkpoint.families.written import different, written
 from weft.checkpoint.rules import their_names
-from weft.checkpoint.tensors import InMemory, build_from, split_state
+from weft.checkpoint.state import split_state
+from weft.checkpoint.tensors import InMemory, build_from
 from weft.core.batch import ForwardBatch
 from weft.models.build import Model
 from weft.models.config import ModelConfig

@@ -25,7 +25,7 @@ from weft.checkpoint.families import (
 )
 from weft.checkpoint.families.base import Family, Given
 from weft.checkpoint.families.written import MisfitError, different, written
-from weft.checkpoint.tensors import owners
+from weft.checkpoint.state import owners
 from weft.core.config import parse_override
 from weft.core.errors import UsageError
 from weft.models.build import build_model

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import gguf
@@ -16,8 +17,10 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
+from weft.checkpoint import tensors
 from weft.checkpoint.families import llama
 from weft.checkpoint.families.base import Given
+from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.load import open_gguf
 from weft.checkpoint.gguf.save import write_gguf
@@ -25,6 +28,8 @@ from weft.checkpoint.gguf.tensors import GGUFSource
 from weft.checkpoint.gguf.vocabulary.table import read_tokenizer, write_tokenizer
 from weft.checkpoint.tensors import build_from
 from weft.core.batch import ForwardBatch
+from weft.nn.linear import pack_model
+from weft.nn.packable import Packable
 from weft.text.tokenizer import Tokenizer
 
 from .hard_texts import hard_texts
@@ -122,9 +127,32 @@ def test_paris_is_the_capital_of_france_also_after_writing(
         assert float(chances[best]) == pytest.approx(-0.2578, abs=0.002)
 
 
+def test_few_bits_give_the_bits_of_the_same_weights_in_floats(
+    smollm2: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = load_checkpoint(smollm2).model
+    monkeypatch.setattr(tensors, "takes_few", lambda device, dtype: False)
+    floats = load_checkpoint(smollm2).model
+    layers = [layer for layer in few.modules() if isinstance(layer, Packable)]
+    found = Counter("float" if layer.packed is None else layer.packed.kind for layer in layers)
+    # four products a layer; the table of words, which is read by row and multiplied by
+    assert found == {"q4": 120, "q8": 2}
+    state = floats.state_dict()
+    for name, tensor in few.state_dict().items():
+        assert tensor.view(torch.int32).equal(state[name].view(torch.int32)), name
+    pack_model(floats)
+    text = "The capital of France is Paris, and the capital of Germany is"
+    ids_1T = torch.tensor([tokenizer.encode(text, add_special=False)])
+    with torch.inference_mode():
+        for some_1T in (ids_1T, ids_1T[:, :1]):
+            expected = floats(ForwardBatch(some_1T))
+            assert few(ForwardBatch(some_1T)).equal(expected) and expected.isfinite().all()
+
+
 PROGRAM = """
 import resource, sys, time
 import torch
+from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.load import open_gguf
 from weft.checkpoint.gguf.tensors import GGUFSource

@@ -92,7 +92,7 @@ def test_a_file_that_was_cut_after_it_was_opened_is_named(tmp_path: Path) -> Non
 def test_the_file_is_closed_when_the_source_goes(tmp_path: Path) -> None:
     path = write(tmp_path, gguf_bytes({}, [info("t", [8], 0, 0)], bytes(32)))
     source = GGUFSource(read_header(path))
-    handle = source.handle
+    handle = source.file.handle
     os.fstat(handle)
     del source
     with pytest.raises(OSError, match="Bad file descriptor"):

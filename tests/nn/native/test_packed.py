@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from weft.core.errors import UsageError
-from weft.nn.linear import linear
 from weft.nn.native import packed as module
-from weft.nn.native.packed import PackedWeight, dequantised, pack, pack_blocks, panels, words_of
+from weft.nn.native.few_bits import dequantised
+from weft.nn.native.packed import PackedWeight, pack, pack_blocks, panels
+from weft.nn.product import linear
 
 
 def blocks(bits: int, outputs: int = 37, inputs: int = 96):
@@ -26,11 +27,6 @@ def test_a_panel_holds_neighbouring_outputs_input_by_input() -> None:
     weight = torch.arange(12.0).reshape(3, 4)
     expected = [[[0, 4], [1, 5], [2, 6], [3, 7]], [[8, 0], [9, 0], [10, 0], [11, 0]]]
     assert panels(weight, 2).tolist() == expected
-
-
-def test_a_word_holds_its_first_input_lowest() -> None:
-    assert words_of(torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8]]), 4).item() & (2**32 - 1) == 0x87654321
-    assert words_of(torch.tensor([[-1, 2, 3, -2]]), 8).item() & (2**32 - 1) == 0xFE0302FF
 
 
 @pytest.mark.parametrize("bits", [4, 8])

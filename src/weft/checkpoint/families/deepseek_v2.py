@@ -221,8 +221,15 @@ def stacked_experts(ours: str, theirs: str, count: int, width: int) -> list[Rule
             tuple(halves),
             lambda parts: torch.cat(parts).unflatten(0, (count, -1)),
             lambda whole: list(whole.flatten(0, 1).split(width)),
+            moves_rows=True,
         ),
-        Rule(f"{ours}.down_EDF", tuple(downs), torch.stack, lambda whole: list(whole.unbind())),
+        Rule(
+            f"{ours}.down_EDF",
+            tuple(downs),
+            torch.stack,
+            lambda whole: list(whole.unbind()),
+            moves_rows=True,
+        ),
     ]
 
 

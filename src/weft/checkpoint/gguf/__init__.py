@@ -3,7 +3,7 @@
 load         open_gguf: settings, weights and tokenizer in Hugging Face's words
 save         write_gguf: the way back
 header       the header alone, read with care; cursor and types are its parts
-tensors      weights as float32; dequantise takes blocks apart
+tensors      weights as float32, or in few bits; dequantise and few_bits take blocks apart
 source       weights under Hugging Face's names
 dialect/     architectures, one file each: metadata <-> config.json, names <-> names
 vocabulary/  tokenizers, one file a kind

@@ -19,7 +19,7 @@ from weft.checkpoint.huggingface import (
     told_use,
 )
 from weft.checkpoint.native import Checkpoint
-from weft.checkpoint.tensors import split_state
+from weft.checkpoint.state import split_state
 from weft.models.build import Model
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer

@@ -10,6 +10,7 @@ from torch import Tensor
 from weft.checkpoint.gguf.tensors import GGUFSource
 from weft.checkpoint.rules import Rule
 from weft.core.errors import DataError
+from weft.nn.native.few_bits import FewBits
 
 
 class Translated:
@@ -64,3 +65,10 @@ class Translated:
             return self.source.read(name)
         parts = [self.source.read(part) for part in rule.theirs]
         return self.source.pool.submit(rule.join, parts).result()
+
+    def read_few(self, name: str) -> FewBits | None:
+        """A matrix in few bits; None where the file or its rule has it otherwise."""
+        if name in self.places:
+            return self.source.read_few_part(*self.places[name])
+        rule = self.rules.get(name)
+        return rule.join_few(map(self.source.read_few, rule.theirs)) if rule else None

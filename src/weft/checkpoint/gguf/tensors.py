@@ -1,17 +1,14 @@
-"""`GGUFSource`: the tensors of a GGUF file as float32, one at a time.
+"""`GGUFSource`: the tensors of a GGUF file as float32, or in their few bits, one at a time.
 
 Each tensor is read and unpacked in pieces that fit the processor's cache, straight into the memory
-it keeps, so that nothing but the result and a few pieces are held. The file is read, not mapped:
-mapped pages would count as memory of ours, and a file cut short by someone else would end the
-process. Threads of our own take the pieces: torch's wait for each other after every one of many
-short steps, which on a busy machine takes ten times as long as the work.
+it keeps, so that nothing but the result and a few pieces are held. Threads of our own take the
+pieces: torch's wait for each other after every one of many short steps, which on a busy machine
+takes ten times as long as the work.
 """
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
@@ -19,8 +16,14 @@ import torch
 from torch import Tensor
 
 from weft.checkpoint.gguf.dequantise import READABLE, Unpack, unpacker
+from weft.checkpoint.gguf.few_bits import TAKE, as_rows, empty_blocks, some_blocks
 from weft.checkpoint.gguf.header import Header, TensorInfo
+from weft.checkpoint.reading import Bytes
 from weft.core.errors import DataError
+from weft.nn.native.few_bits import FewBits
+
+Use = Callable[[int, int, Tensor], None]
+"""Takes blocks start..end of those asked for, as bytes [end - start, block_bytes]."""
 
 PIECE = 1 << 20
 """Numbers that are unpacked at once (4 MB); smaller ones cost calls, larger ones the cache."""
@@ -41,8 +44,7 @@ class GGUFSource:
         self.shapes: Mapping[str, tuple[int, ...]] = {
             name: info.shape for name, info in header.tensors.items()
         }
-        self.handle = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        self.close = weakref.finalize(self, os.close, self.handle)
+        self.file = Bytes(self.path)
         self.num_threads = min(MAX_THREADS, torch.get_num_threads())
 
     @cached_property
@@ -61,29 +63,59 @@ class GGUFSource:
         count = info.num_blocks // info.shape[0]
         return self.blocks(info, index * count, count).view(info.shape[1:])
 
+    def read_few(self, name: str) -> FewBits | None:
+        """A matrix in few bits; None where it has another type."""
+        info = self.header.tensors[name]
+        return self.few_bits(info, 0, info.shape[0]) if len(info.shape) == 2 else None
+
+    def read_few_part(self, name: str, index: int) -> FewBits | None:
+        """One matrix of a stack in few bits."""
+        info = self.header.tensors[name]
+        rows = info.shape[1]
+        return self.few_bits(info, index * rows, rows) if len(info.shape) == 3 else None
+
+    def few_bits(self, info: TensorInfo, row: int, rows: int) -> FewBits | None:
+        """Some rows, from `row` on."""
+        take = TAKE.get(info.type.name)
+        if take is None:
+            return None
+        each = info.shape[-1] // info.type.block_len
+        out = empty_blocks(info.type.name, rows * each)
+
+        def use(start: int, end: int, data: Tensor) -> None:
+            take(data, some_blocks(out, start, end))
+
+        self.each_piece(info, row * each, rows * each, use)
+        return as_rows(out, rows)
+
     def blocks(self, info: TensorInfo, first: int, count: int) -> Tensor:
         """Numbers of `count` blocks, [count, block_len]."""
         unpack = self.unpack_of(info)
         out = torch.empty(count, info.type.block_len)
-        if out.numel() <= SMALL:
-            self.fill(info, first, out, unpack)
-            return out
-        step = min(PIECE // info.type.block_len, -(-count // self.num_threads))
-        pieces = out.split(max(1, step))
-        starts = range(first, first + count, max(1, step))
+
+        def use(start: int, end: int, data: Tensor) -> None:
+            unpack(data, out[start:end])
+
+        self.each_piece(info, first, count, use)
+        return out
+
+    def each_piece(self, info: TensorInfo, first: int, count: int, use: Use) -> None:
+        """Read `count` blocks from `first` on, in pieces that threads of ours take."""
+        if count * info.type.block_len <= SMALL:
+            return self.one_piece(info, first, 0, count, use)
+        step = max(1, min(PIECE // info.type.block_len, -(-count // self.num_threads)))
         jobs = [
-            self.pool.submit(self.fill, info, start, piece, unpack)
-            for start, piece in zip(starts, pieces, strict=True)
+            self.pool.submit(self.one_piece, info, first, start, min(start + step, count), use)
+            for start in range(0, count, step)
         ]
         for job in jobs:
             job.result()
-        return out
 
-    def fill(self, info: TensorInfo, first: int, out: Tensor, unpack: Unpack) -> None:
-        """Read and unpack the blocks from `first` on that `out` has room for."""
+    def one_piece(self, info: TensorInfo, first: int, start: int, end: int, use: Use) -> None:
         size = info.type.block_bytes
-        data = self.bytes_at(info.start + first * size, len(out) * size, info.name)
-        unpack(data.view(len(out), size), out)
+        place = info.start + (first + start) * size
+        data = self.file.at(place, (end - start) * size, info.name)
+        use(start, end, data.view(-1, size))
 
     def unpack_of(self, info: TensorInfo) -> Unpack:
         if info.type.name not in READABLE:
@@ -93,15 +125,3 @@ class GGUFSource:
                 self.path,
             )
         return unpacker(info.type)
-
-    def bytes_at(self, start: int, count: int, name: str) -> Tensor:
-        """Bytes of the file."""
-        found = torch.empty(count, dtype=torch.uint8)
-        view = memoryview(found.numpy().data)
-        done = 0
-        while done < count:
-            got = os.preadv(self.handle, [view[done:]], start + done)
-            if got == 0:
-                raise DataError(f"ends inside tensor {name}. Copy the file again.", self.path)
-            done += got
-        return found

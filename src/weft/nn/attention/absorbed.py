@@ -3,8 +3,9 @@
     latent_h = q_h W_UK_h^T      J numbers of a query become A, those of the rows
     value_h  = sum_h W_UV_h      A numbers of a weighted sum of rows become U
 
-One product a head. Where the layer is packed these are packed too, so that a query's result does
-not depend on how many others share its pass (nn/linear.py).
+One product a head. Where the layer is packed, so that a query's result does not depend on how many
+others share its pass (nn/product.py), values are some outputs of the packed weight; W_UK meets
+queries from the other side and is packed once more.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.nn.linear import Linear, is_plain, linear
+from weft.nn.linear import Linear
 from weft.nn.native.packed import PackedWeight, pack
+from weft.nn.product import is_plain, linear, linear_part
 
 
 class AbsorbedUp:
@@ -22,38 +24,35 @@ class AbsorbedUp:
     def __init__(self, kv_up: Linear, num_heads: int, nope_size: int) -> None:
         self.kv_up, self.num_heads, self.nope_size = kv_up, num_heads, nope_size
         self.packed_for: PackedWeight | None = None
-        self.packed: list[tuple[PackedWeight, PackedWeight]] = []
+        self.keys: list[PackedWeight] = []
 
     def queries(self, nope_BTHJ: Tensor) -> Tensor:
         """nope_BTHJ -> latent_BTHA."""
-        if self.is_packed(nope_BTHJ):
-            return each_head(nope_BTHJ, [key for key, _ in self.packed])
+        if self.packed(nope_BTHJ) is not None:
+            heads = zip(nope_BTHJ.unbind(2), self.keys, strict=True)
+            return torch.stack([linear(x_BTJ, key) for x_BTJ, key in heads], dim=2)
         return torch.einsum("bthj,hja->btha", nope_BTHJ, self.parts()[0])
 
     def values(self, out_BTHA: Tensor) -> Tensor:
         """out_BTHA -> out_BTHU."""
-        if self.is_packed(out_BTHA):
-            return each_head(out_BTHA, [value for _, value in self.packed])
+        packed = self.packed(out_BTHA)
+        if packed is not None:
+            size = packed.outputs // self.num_heads
+            rows = [slice(h * size + self.nope_size, (h + 1) * size) for h in range(self.num_heads)]
+            heads = zip(out_BTHA.unbind(2), rows, strict=True)
+            return torch.stack([linear_part(x_BTA, packed, row) for x_BTA, row in heads], dim=2)
         return torch.einsum("btha,hua->bthu", out_BTHA, self.parts()[1])
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """up_HJA for keys and up_HUA for values."""
-        up_HCA = self.kv_up.weight.unflatten(0, (self.num_heads, -1))
+        up_HCA = self.kv_up.whole().unflatten(0, (self.num_heads, -1))
         return up_HCA[:, : self.nope_size], up_HCA[:, self.nope_size :]
 
-    def is_packed(self, x: Tensor) -> bool:
-        """Whether packed products are to be used; they are made when the layer was packed anew."""
-        current = self.kv_up.packed
-        if current is None or not is_plain(x):
-            return False
+    def packed(self, x: Tensor) -> PackedWeight | None:
+        """The packed weight where it is to be used; keys are made when the layer is packed anew."""
+        current = self.kv_up.current()
         if current is not self.packed_for:
-            pairs = zip(*self.parts(), strict=True)
-            self.packed = [(pack(key.T.contiguous()), pack(value)) for key, value in pairs]
+            keys = () if current is None else self.parts()[0]
+            self.keys = [pack(key_JA.T.contiguous()) for key_JA in keys]
             self.packed_for = current
-        return True
-
-
-def each_head(x_BTHC: Tensor, weights: list[PackedWeight]) -> Tensor:
-    """The product of each head with a weight of its own."""
-    heads = zip(x_BTHC.unbind(2), weights, strict=True)
-    return torch.stack([linear(x, weight) for x, weight in heads], dim=2)
+        return current if is_plain(x) else None

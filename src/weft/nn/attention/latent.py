@@ -49,9 +49,9 @@ class LatentAttention(Attention):
         """One projection, or down, norm and up where queries are compressed."""
         size, rank = self.num_heads * (self.nope_size + self.rope_size), config.latent.query_rank
         if rank is None:
-            return nn.Linear(width, size, bias=False)
-        down = nn.Linear(width, rank, bias=config.bias)
-        return nn.Sequential(down, RMSNorm(norm, rank), nn.Linear(rank, size, bias=False))
+            return Linear(width, size, bias=False)
+        down = Linear(width, rank, bias=config.bias)
+        return nn.Sequential(down, RMSNorm(norm, rank), Linear(rank, size, bias=False))
 
     def make_rows(self, x_BSD: Tensor, given: Pass) -> Rows:
         c_BSA, r_BSO = self.kv_down(x_BSD).split((self.kv_rank, self.rope_size), dim=-1)

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from weft.core.kv import PagedView, PageLayout
 from weft.nn.attention.kernels.paged import paged_attention
-from weft.nn.linear import linear
+from weft.nn.native.few_bits import BITS, GROUP, Kind
 from weft.nn.native.library import native
-from weft.nn.native.packed import BITS, GROUP, Kind, PackedWeight
+from weft.nn.native.packed import PackedWeight
+from weft.nn.product import linear
 
 LAYER = ((576, 960), (576, 576), (576, 3072), (1536, 576))
 """Inputs and outputs of a layer's products: Q, K and V together, out, gate and up, down."""

@@ -3,10 +3,9 @@
     panel 0: outputs 0..15     W[0..15, 0]  W[0..15, 1]  W[0..15, 2] ...     inputs one by one
     panel 1: outputs 16..31    ...                                           (16 is the library's)
 
-Kinds: f32; q8, scale * q with q in -128..127; q4, scale * q + minimum with q in 0..15. Scales and
-minima belong to 32 inputs of one output, as in GGUF's Q8_0, Q4_0 (minimum = -8 scale) and Q4_1. A
-32-bit word holds 4 or 8 neighbouring inputs of one output. A product with few bits has the bits of
-the product with the dequantised weight.
+Kinds: f32; q8 and q4, whose words, scales and minima lie likewise (few_bits.py); the numbers of q8
+are stored plus 128, from 0 on. A product with few bits has the bits of the product with the
+dequantised weight. unpacked.py is the way back.
 """
 
 from __future__ import annotations
@@ -14,24 +13,23 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.errors import UsageError
+from weft.nn.native.few_bits import BITS, GROUP, FewBits, Kind, dequantised, fits_half, words_of
 from weft.nn.native.library import PackedStruct, native
 
-Kind = Literal["f32", "q8", "q4"]
-BITS: dict[Kind, int] = {"f32": 32, "q8": 8, "q4": 4}
-GROUP = 32
-"""Inputs that share a scale."""
+PLUS_128 = -0x7F7F7F80
+"""Turns the highest bit of each byte of a word: -128..127 become 0..255, and back."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
-    """A weight that `linear` of nn/linear.py multiplies by."""
+    """A weight that `linear` of nn/product.py multiplies by."""
 
     kind: Kind
     outputs: int
@@ -89,35 +87,23 @@ def pack_blocks(quants_OI: Tensor, scales: Tensor, minima: Tensor | None = None)
             f"quants are {tuple(quants_OI.shape)} and scales {tuple(scales.shape)}: each {GROUP} "
             f"inputs share a scale. Use scales of [outputs, inputs / {GROUP}]."
         )
-    library = native()
-    is_exact = fits_half(scales) and (minima is None or fits_half(minima))
-    if library is None or not is_exact:
+    if not (fits_half(scales) and (minima is None or fits_half(minima))):
         return pack(dequantised(quants_OI, scales, minima))
+    words = words_of(quants_OI, 8 if minima is None else 4)
+    return pack_rows(FewBits(words, scales.half(), None if minima is None else minima.half()))
+
+
+def pack_rows(few: FewBits) -> PackedWeight:
+    """A matrix of few bits as panels, or a stack of them as one; without a library it is f32."""
+    if (library := native()) is None:
+        return pack(few.numbers().flatten(0, -2))
     width = library.panel_width
-    kind: Kind = "q8" if minima is None else "q4"
-    words = panels(words_of(quants_OI, BITS[kind]), width)
-    lows = None if minima is None else panels(minima.half(), width)
-    return PackedWeight(kind, outputs, inputs, words, panels(scales.half(), width), lows)
-
-
-def dequantised(quants_OI: Tensor, scales: Tensor, minima: Tensor | None) -> Tensor:
-    """scale * q + minimum in float32, rounded as checkpoint/gguf/dequantise.py rounds."""
-    weight = quants_OI.float().unflatten(1, (-1, GROUP)) * scales.float()[..., None]
-    if minima is not None:
-        weight += minima.float()[..., None]
-    return weight.flatten(1)
-
-
-def fits_half(numbers: Tensor) -> bool:
-    """Whether half floats hold them exactly."""
-    return bool((numbers.half().float() == numbers.float()).all())
-
-
-def words_of(quants_OI: Tensor, bits: int) -> Tensor:
-    """[O, I] small numbers -> [O, I bits / 32] words; the first input of a word stands lowest."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    fields = (quants_OI.int() & (2**bits - 1)).unflatten(1, (-1, 32 // bits))
-    return (fields << shifts).sum(-1, dtype=torch.int32)
+    words, scales = (panels(part.flatten(0, -2), width) for part in (few.words, few.scales))
+    minima = None if few.minima is None else panels(few.minima.flatten(0, -2), width)
+    if few.kind == "q8":
+        words ^= PLUS_128
+    outputs = few.scales.shape[:-1].numel()
+    return PackedWeight(few.kind, outputs, few.inputs, words, scales, minima)
 
 
 def panels(rows_OI: Tensor, width: int) -> Tensor:

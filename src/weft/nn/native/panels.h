@@ -17,7 +17,7 @@ constexpr int64_t GROUP = 32;                        // inputs that share a scal
 
 // Mirrors PackedStruct of library.py.
 struct Packed {
-  int64_t bits;  // 32: float; 8: scale * q; 4: scale * q + minimum
+  int64_t bits;  // 32: float; 8: scale * (q - 128); 4: scale * q + minimum; q from 0 on
   int64_t inputs, outputs;
   const void* data;
   const uint16_t* scales;  // half floats [panel][group][WIDTH]
@@ -76,13 +76,16 @@ Multiply multiply_rows(int64_t rows) {
   return multiply<R, 1>;
 }
 
-// The weights of one word's inputs, as the dequantised tensor has them.
+// How the numbers of a word become floats: those of its lower part are masked where they stand, so
+// that each is q times a power of 2, and the scale is divided by that power; then the word is
+// shifted to the next part. scale has 11 bits, q has at most 8: q * scale is exact, and with the
+// minimum added it is rounded once, as the dequantised weight is.
 template <int BITS>
-inline Vec unpacked(Ints words, int place, Vec scale, Vec minimum) {
-  if constexpr (BITS == 8) return to_float((words << (24 - 8 * place)) >> 24) * scale;
-  // scale is a half float and q has 4 bits: the product is exact, so one rounding is the same
-  return fma(to_float((words >> (4 * place)) & 15), scale, minimum);
-}
+struct Fields {
+  static constexpr int PER_WORD = 32 / BITS, PART = BITS == 4 ? 4 : 2;  // numbers
+  static constexpr int MASK = (1 << BITS) - 1;
+  static float power(int place) { return 1.0f / (1 << (BITS * place)); }
+};
 
 // Asks for memory that is read next: panels of few bits are short, and each begins a new stream.
 inline void expect(const void* place) { __builtin_prefetch(place); }
@@ -90,17 +93,20 @@ inline void expect(const void* place) { __builtin_prefetch(place); }
 // Calls use(input, vectors) for inputs begin..end of the panels first..first + PANELS.
 template <int BITS, int PANELS, class Use>
 inline void unpack(const Packed& weight, int64_t first, int64_t begin, int64_t end, Use use) {
-  constexpr int PER_WORD = 32 / BITS, V = PANELS * VECTORS;
+  using Field = Fields<BITS>;
+  constexpr int PER_WORD = Field::PER_WORD, PART = Field::PART, V = PANELS * VECTORS;
   const int64_t words_stride = weight.inputs / PER_WORD * WIDTH;
   const int64_t scales_stride = weight.inputs / GROUP * WIDTH;
   const int32_t* words = static_cast<const int32_t*>(weight.data) + first * words_stride;
   for (int64_t group = begin / GROUP; group < end / GROUP; group++) {
-    Vec scale[V], minimum[V];
+    Vec scale[PART][V], minimum[V];
     UNROLL for (int v = 0; v < V; v++) {
       const int64_t panel = first + v / VECTORS;
       const int64_t at = panel * scales_stride + group * WIDTH + v % VECTORS * W;
-      scale[v] = load_half(weight.scales + at);
-      minimum[v] = BITS == 4 ? load_half(weight.minima + at) : Vec{};
+      const Vec one = load_half(weight.scales + at);
+      UNROLL for (int place = 0; place < PART; place++)
+        scale[place][v] = one * splat(Field::power(place));
+      minimum[v] = BITS == 4 ? load_half(weight.minima + at) : one * splat(-128.0f);
       expect(weight.scales + at + PANELS * scales_stride);
       if (BITS == 4) expect(weight.minima + at + PANELS * scales_stride);
     }
@@ -112,9 +118,13 @@ inline void unpack(const Packed& weight, int64_t first, int64_t begin, int64_t e
         if (v % VECTORS == 0) expect(at + PANELS * words_stride);
       }
       UNROLL for (int place = 0; place < PER_WORD; place++) {
+        const int low = place % PART;
         Vec w[V];
-        UNROLL for (int v = 0; v < V; v++)
-          w[v] = unpacked<BITS>(packed[v], place, scale[v], minimum[v]);
+        UNROLL for (int v = 0; v < V; v++) {
+          if (place > 0 && low == 0) packed[v] >>= BITS * PART;
+          const Vec q = to_float(packed[v] & (Field::MASK << (BITS * low)));
+          w[v] = fma(q, scale[low][v], minimum[v]);
+        }
         use(i + place, w);
       }
     }

@@ -147,6 +147,7 @@ def turned(hf: str, file: str, heads: int, bias: bool) -> list[Rule]:
             f"{file}.{part}",
             lambda rows: to_halves(rows, heads),
             lambda rows: to_pairs(rows, heads),
+            moves_rows=True,
         )
         for part in parts
     ]

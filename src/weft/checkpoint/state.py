@@ -1,0 +1,49 @@
+"""A model's weights by name, each once and with its numbers: model -> {name: tensor}.
+
+Layers that share a weight count once, under its first name; of a packed layer, whose parameter is
+hollow, the numbers are made from the packed weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from weft.checkpoint.rules import Rule
+from weft.nn.hollow import is_hollow
+from weft.nn.packable import Packable
+
+
+def owners(model: nn.Module) -> dict[int, list[str]]:
+    """Every weight and buffer that is saved, by identity, with all of its names."""
+    found: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), []).append(name)
+    return found
+
+
+def unique_state(model: nn.Module) -> dict[str, Tensor]:
+    """Weights by name, each once: of tied ones, the first name. Of packed ones a copy is made."""
+    first = {names[0] for names in owners(model).values()}
+    state = model.state_dict(keep_vars=True)
+    return {name: numbers(model, name, state[name]) for name in state if name in first}
+
+
+def numbers(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
+    if not is_hollow(tensor):
+        return tensor.detach()
+    path, _, last = name.rpartition(".")
+    layer = model.get_submodule(path)
+    assert isinstance(layer, Packable), f"{name} is hollow and its layer cannot be packed"
+    return layer.whole(last).detach()
+
+
+def split_state(model: nn.Module, rules: Sequence[Rule]) -> dict[str, Tensor]:
+    """The model's weights under their names: the way back."""
+    state = unique_state(model)
+    return {
+        name: part.detach().cpu().contiguous()
+        for rule in rules
+        for name, part in zip(rule.theirs, rule.split(state[rule.ours]), strict=True)
+    }

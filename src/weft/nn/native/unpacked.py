@@ -1,0 +1,63 @@
+"""A PackedWeight -> W_OI again, or the rows of it that ids name: bit for bit what was packed.
+
+Of few bits these are the float32 numbers that checkpoint/gguf/dequantise.py makes of the blocks.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from weft.nn.native.few_bits import FewBits, Kind
+from weft.nn.native.packed import PLUS_128, PackedWeight
+
+
+def unpacked(packed: PackedWeight) -> Tensor:
+    """W_OI in memory of its own; without the library the tensor that was packed, itself."""
+    if not packed.is_native:
+        return packed.data
+    parts = (packed.data, packed.scales, packed.minima)
+    rows = (None if part is None else by_rows(part, packed.outputs) for part in parts)
+    return numbers(packed.kind, *rows)
+
+
+def rows_of(packed: PackedWeight, ids: Tensor) -> Tensor:
+    """W_OI[ids], [..., I], read from the panels alone; an IndexError for an id that has no row."""
+    if not packed.is_native:
+        return packed.data[ids]
+    check_ids(ids, packed.outputs)
+    width = packed.data.shape[2]
+    panel, place = ids // width, ids % width
+    parts = (packed.data, packed.scales, packed.minima)
+    rows = (None if part is None else part[panel, :, place] for part in parts)
+    return numbers(packed.kind, *rows)
+
+
+def check_ids(ids: Tensor, count: int) -> None:
+    """The last panel has room for more rows than there are, and an index below 0 counts from it."""
+    least, most = (int(end) for end in ids.aminmax()) if ids.numel() else (0, 0)
+    if least < 0 or most >= count:
+        raise IndexError(
+            f"ids are {least} to {most}, the table has rows 0 to {count - 1}. Use ids of the "
+            "model's vocabulary."
+        )
+
+
+def by_rows(panels: Tensor, outputs: int) -> Tensor:
+    """[O / width, I, width] -> [O, I]: the way back from packed.py's `panels`."""
+    width = panels.shape[2]
+    rows = panels.new_empty(outputs, panels.shape[1])
+    whole = outputs // width
+    rows[: whole * width].unflatten(0, (whole, width)).copy_(panels[:whole].transpose(1, 2))
+    if outputs % width:
+        rows[whole * width :] = panels[whole].T[: outputs % width]
+    return rows
+
+
+def numbers(
+    kind: Kind, data: Tensor | None, scales: Tensor | None = None, minima: Tensor | None = None
+) -> Tensor:
+    """Floats as they are; words with the scales and minima that belong to them, as floats."""
+    assert data is not None, "a packed weight without data"
+    if scales is None:
+        return data
+    return FewBits(data ^ PLUS_128 if kind == "q8" else data, scales, minima).numbers()
