@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from weft.cache import PREFIX_CACHES
 from weft.cache.events import EventLog
+from weft.cache.layout import Layout, Stripe
+from weft.cache.memory import Memory
 from weft.cache.pages import PagePool
 from weft.cache.prefix import Match, Probe
 from weft.cache.tables import Tables
@@ -18,7 +20,9 @@ class Rig:
         self.log = EventLog(None)
         self.pool = PagePool(num_pages, 2, self.log)
         self.windows = windows
-        self.cache = PREFIX_CACHES[kind](self.pool, windows)
+        stripes = (Stripe((i,), window=window) for i, window in enumerate(windows))
+        self.memory = Memory(Layout(tuple(stripes)), self.pool, PREFIX_CACHES[kind])
+        self.cache = self.memory.prefix
         self.serial = 0
 
     def begin(self, tokens: list[int], namespace: str = "") -> tuple[Match, Tables]:

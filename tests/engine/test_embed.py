@@ -58,3 +58,12 @@ def test_a_longer_text_is_cut_where_the_model_was_made_for_and_counted() -> None
 def test_a_pooling_that_is_not_computed_is_refused() -> None:
     with pytest.raises(ConfigError, match="'max_tokens' is not a known pooling.*mean, first, last"):
         loaded("max_tokens").embed(["a"])
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 64])
+def test_bits_do_not_depend_on_the_pages_that_texts_are_read_in(
+    num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected_BD = loaded().embed(LINES)
+    monkeypatch.setattr("weft.engine.runner.SCRATCH_ROWS", num_rows)
+    assert torch.equal(loaded().embed(LINES), expected_BD)

@@ -54,6 +54,12 @@ def requests(engine: Engine, number: int = 12, seed: int = 1) -> list[Writing]:
     return made
 
 
+def long_ones(writings: list[Writing]) -> list[Writing]:
+    """Greedy texts that are long enough to repeat themselves."""
+    sampling = SamplingConfig(temperature=0.0, logprobs=2)
+    return [Writing(w.prompt[:2], 36, w.source, sampling) for w in writings[:3]]
+
+
 def run(engine: Engine, writings: list[Writing], at_once: bool = True) -> list[list[Any]]:
     """Tokens and log-probabilities of each request, in order."""
     found: dict[str, list[Any]] = {}
@@ -122,6 +128,8 @@ def test_a_request_has_the_same_bits_however_it_is_served(
     alone = make(name, prefix_cache="none")
     pack_model(alone.model)
     writings = requests(alone)
+    if "speculate" in config:
+        writings += long_ones(writings)
     expected = run(alone, writings, at_once=False)
     engine = make(name, **config)
     pack_model(engine.model)
@@ -129,3 +137,14 @@ def test_a_request_has_the_same_bits_however_it_is_served(
     assert run(engine, writings[::-1], at_once)[::-1] == expected  # now with a warm cache
     pool = engine.memory.pool
     assert pool.num_free + pool.num_idle == pool.num_usable
+    check_exercised(engine, config)
+
+
+def check_exercised(engine: Engine, config: dict[str, Any]) -> None:
+    """What a configuration is about has really happened, or the comparison would say nothing."""
+    counts = engine.statistics()
+    has_cache = config.get("prefix_cache") != "none" and config.get("page_size") != 16
+    assert (counts.hit_tokens > 0) == has_cache or config.get("page_size") == 16
+    assert (counts.preemptions > 0) == ("preempt_every" in config)
+    assert (counts.accepted_tokens > 0) == ("speculate" in config)
+    assert "token_budget" not in config or counts.steps > counts.computed_tokens / 5

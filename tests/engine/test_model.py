@@ -14,7 +14,8 @@ from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.engine.load import load
 from weft.engine.loss import parts_of
-from weft.engine.model import LoadedModel, default_limit
+from weft.engine.model import LoadedModel
+from weft.engine.requests import default_limit
 from weft.sampling.settings import SamplingConfig
 
 
@@ -145,7 +146,7 @@ def test_perplexity_is_that_of_the_tokens_one_by_one(writer):
         logp_TV = writer.model(ForwardBatch(torch.tensor([ids])))[0].log_softmax(-1)
         nats -= float(logp_TV[range(len(ids) - 1), ids[1:]].sum())
         tokens += len(ids) - 1
-    loss = writer.loss([*LINES, "", "  "], batch_tokens=30)
+    loss = writer.loss([*LINES, "", "  "])
     assert (loss.nats, loss.tokens) == (pytest.approx(nats, rel=1e-5), tokens)
     assert writer.perplexity(LINES) == pytest.approx(exp(nats / tokens), rel=1e-4)
     with pytest.raises(UsageError, match="none of the 2 texts has two tokens"):
@@ -163,9 +164,11 @@ def test_a_long_text_is_read_in_parts_that_foresee_each_token_once(writer):
     ("kind", "call", "message"),
     [
         ("decoder", "translate", "kind decoder: translate needs an enc.*`generate` continues"),
-        ("encoder", "translate", "kind encoder: translate needs an encoder-decoder"),
+        ("encoder", "translate", "kind encoder: translate needs an enc.*`embed` gives a vector"),
         ("encoder-decoder", "generate", "generate needs a decoder.*`translate` is what this one"),
-        ("encoder", "generate", "kind encoder: generate needs a decoder"),
+        ("encoder", "generate", "kind encoder: generate needs a decoder.*`embed` gives a vector"),
+        ("encoder", "chat", "kind encoder: chat needs a decoder.*`embed` gives a vector"),
+        ("encoder-decoder", "chat", "chat needs a decoder.*`translate` is what this one"),
         ("encoder-decoder", "perplexity", "kind encoder-decoder: perplexity needs a decoder"),
     ],
 )

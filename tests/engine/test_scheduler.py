@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.world import CROSS, END, FULL, WINDOWS, World, samples_alone
-from weft.cache.saved import restore
+from weft.cache.saved import contents_of, restore
 from weft.engine.schedule.audit import row_share
 from weft.engine.schedule.plan import Branched, Grown, Key, Plan
 from weft.engine.schedule.request import Request
@@ -290,8 +290,8 @@ def test_outcomes_that_make_no_sense_are_our_bugs():
 def test_a_cache_can_be_saved_and_found_again_after_a_restart():
     world, after = World(), World()
     finish_alone(world, Request("r", TWELVE, 6))
-    runs = world.memory.prefix.export()
-    moved = restore(after.memory.prefix, after.pool, after.memory.windows, runs)
+    moved = restore(after.memory, contents_of(world.memory))
+    after.check()
     for old, new in moved.items():
         after.rows[new] = world.rows[old]
     finish_alone(after, Request("r", TWELVE, 6))

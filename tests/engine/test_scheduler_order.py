@@ -54,6 +54,33 @@ def test_a_request_is_passed_over_at_most_patience_times(patience):
     assert order.index("cold") == patience
 
 
+def waits(patience: int, steps: int = 60) -> list[int]:
+    """Steps that cold requests wait among warm ones, of which five wait at any time; two run, and
+    each is done in the step of its admission."""
+    world = World(max_running=2, patience=patience, order_window=16)
+    world.add(Request("seed", tuple(range(16)), 1))
+    world.run_all()
+    came: dict[str, int] = {}
+    found: list[int] = []
+    for number in range(steps):
+        if number % 10 == 0:
+            came[f"cold{number}"] = number
+            world.add(Request(f"cold{number}", (90, number, 92), 1))
+        for i in range(world.scheduler.num_waiting - len(came), 5):
+            world.add(Request(f"warm{number}/{i}", (*range(16), number, i), 1))
+        found += [number - came.pop(name) for name in admitted(world.step()) if name in came]
+    return found + [steps - before for before in came.values()]
+
+
+def test_nobody_waits_longer_than_the_order_promises():
+    """At most (q + patience) * T steps, with q <= 7 and T = 1; without ageing it would be far more,
+    so that this is put to the test."""
+    for patience in (0, 3, 12):
+        assert len(waits(patience)) == 6 and max(waits(patience)) <= 7 + patience
+    assert max(waits(10**6)) == 60, "cold ones are never served"
+    assert waits(3) != waits(12), "and patience is what decides"
+
+
 def test_without_a_prefix_cache_the_order_is_that_of_arrival():
     world = World("none", max_running=1)
     for number in range(5):

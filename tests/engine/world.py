@@ -15,7 +15,7 @@ from weft.cache.memory import Memory
 from weft.cache.pages import PagePool
 from weft.cache.tables import first_block
 from weft.core.choices import pick
-from weft.engine.schedule.audit import audit, holders
+from weft.engine.schedule.audit import audit, filled_rows, holders
 from weft.engine.schedule.plan import Branched, Chunk, Grown, Key, Plan
 from weft.engine.schedule.request import Request, Sequence
 from weft.engine.schedule.scheduler import Scheduler
@@ -154,6 +154,8 @@ class World:
     # -- what a runner would do --
 
     def run(self, plan: Plan) -> None:
+        told = {(event.detail, event.page) for event in self.log.events if event.kind == "copy"}
+        assert self.pool.listener is None or set(plan.copies) <= told, "a copy that is not told"
         targets = [copy.target for copy in plan.copies]
         assert len(set(targets)) == len(targets), "two copies into one page"
         assert all(self.pool.counts[page] == 1 for page in targets), "a copy for nobody"
@@ -274,6 +276,7 @@ class World:
         self.log.events.clear()
         assert self.replayed.counts == self.pool.snapshot(), "replay differs from the pool"
         assert self.replayed.holders == holders(self.state), "replay differs from the holders"
+        assert self.replayed.rows == filled_rows(self.state), "replay differs from the rows"
         for job in self.state.jobs.values():
             assert job.num_passed <= self.config.patience, f"{job.request.id} is passed over"
 

@@ -12,7 +12,8 @@ windows     what window stripes change about prefixes
 sources     whole sources of encoder-decoder requests
 memory      one budget for all of them
 events      every change as a stream, and its replay
-saved       a prefix cache across a restart
+saved       prefixes and sources across a restart
+reading     a sequence read again, its pages left alone
 """
 
 from __future__ import annotations

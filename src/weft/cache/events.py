@@ -1,4 +1,5 @@
-"""Every change of the pages as a stream of events, and `replay`: events -> who holds what.
+"""Every change of the pages as a stream of events, and `replay`: events -> who holds what, and how
+full it is.
 
     alloc  a free page gets its first holder      share  one more holder
     free   a holder lets go                       evict  a cache lets go to make room
@@ -51,6 +52,8 @@ class Replayed:
     """Who holds each page: {page: {owner: times}}. Free pages are absent."""
 
     holders: dict[int, Counter[str]] = field(default_factory=dict)
+    rows: dict[int, int] = field(default_factory=dict)
+    """How many leading rows of each held page are filled."""
 
     @property
     def counts(self) -> dict[int, int]:
@@ -62,10 +65,16 @@ class Replayed:
         if event.kind == "alloc":
             assert owners is None, f"page {event.page} is allocated while {owners} hold it"
             self.holders[event.page] = Counter({event.owner: 1})
+            self.rows[event.page] = 0
             return
         assert owners is not None, f"{event.kind} of page {event.page}, which is free"
         if event.kind == "share":
             owners[event.owner] += 1
+        elif event.kind == "write":
+            self.rows[event.page] = event.detail
+        elif event.kind == "copy":
+            assert event.detail in self.rows, f"page {event.page} is a copy of a free one"
+            self.rows[event.page] = self.rows[event.detail]
         elif event.kind in ("free", "evict"):
             self.let_go(event, owners)
 
@@ -75,7 +84,7 @@ class Replayed:
         if not owners[event.owner]:
             del owners[event.owner]
         if not owners:
-            del self.holders[event.page]
+            del self.holders[event.page], self.rows[event.page]
 
 
 def replay(events: Iterable[Event], onto: Replayed | None = None) -> Replayed:

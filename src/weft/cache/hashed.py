@@ -61,6 +61,10 @@ class HashCache:
         columns = [block.column for block in chain]
         return Match(len(chain) * self.page_size, columns, (namespace, chain))
 
+    def known(self, tokens: Sequence[int], namespace: str) -> list[Column]:
+        # one token more, as a chain leaves out the last
+        return [block.column for block in self.chain(Probe([*tokens, 0], namespace))]
+
     def chain(self, probe: Probe) -> list[Block]:
         """The leading blocks that are cached. Hashes that were needed stay in the probe."""
         found: list[Block] = []
@@ -156,7 +160,9 @@ class HashCache:
         return (block.column for block in self.blocks.values())
 
     def export(self) -> list[Exported]:
-        return [exported(block) for block in self.blocks.values() if not block.num_children]
+        now = self.pool.clock
+        ends = [block for block in self.blocks.values() if not block.num_children]
+        return [exported(block, now if block.uses else block.last_use) for block in ends]
 
 
 def first_key(namespace: str) -> bytes:
@@ -167,7 +173,7 @@ def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
     return sha256(parent + array("q", tokens).tobytes()).digest()
 
 
-def exported(last: Block) -> Exported:
+def exported(last: Block, last_use: int) -> Exported:
     """The whole chain that ends with a block."""
     blocks, here = [], last
     while True:
@@ -177,4 +183,4 @@ def exported(last: Block) -> Exported:
         here = here.parent
     blocks.reverse()
     tokens = [token for block in blocks for token in block.tokens]
-    return Exported(here.parent, tokens, [list(block.column) for block in blocks])
+    return Exported(here.parent, tokens, [list(block.column) for block in blocks], last_use)

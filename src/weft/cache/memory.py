@@ -20,6 +20,8 @@ class Memory:
         self.layout, self.pool, self.windows = layout, pool, layout.windows
         self.prefix = prefix(pool, layout.windows)
         self.sources = SourceCache(pool, len(layout.cross))
+        self.num_evicted = 0
+        """Pages that were taken from a cache to make room."""
 
     @property
     def room(self) -> int:
@@ -41,5 +43,8 @@ class Memory:
             f"{self.pool.num_idle} pages are said to be idle, but no cache can evict one"
         )
         if prefix is None or (source is not None and source < prefix):
-            return self.sources.evict_oldest(number)
-        return self.prefix.evict_oldest(number)
+            freed = self.sources.evict_oldest(number)
+        else:
+            freed = self.prefix.evict_oldest(number)
+        self.num_evicted += freed
+        return freed

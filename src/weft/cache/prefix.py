@@ -57,6 +57,8 @@ class Exported(NamedTuple):
     namespace: str
     tokens: list[int]
     columns: list[Column]
+    last_use: int
+    """On the pool's clock."""
 
 
 class PrefixCache(Protocol):
@@ -72,6 +74,10 @@ class PrefixCache(Protocol):
 
     def match(self, tokens: Sequence[int], namespace: str) -> Match:
         """The longest usable cached prefix, locked. The caller's tables `adopt` it at once."""
+
+    def known(self, tokens: Sequence[int], namespace: str) -> list[Column]:
+        """The columns of the longest cached prefix, up to the last token, for a look from outside:
+        nothing is locked, no age refreshed. Where a window has passed, pages may be missing."""
 
     def extend(self, match: Match, tokens: Sequence[int], tables: Tables, num_blocks: int) -> None:
         """The first `num_blocks` pages of a sequence are full: the cache holds them from now on,
@@ -110,6 +116,9 @@ class NoPrefixCache:
 
     def match(self, tokens: Sequence[int], namespace: str) -> Match:
         return Match(0, [])
+
+    def known(self, tokens: Sequence[int], namespace: str) -> list[Column]:
+        return []
 
     def extend(self, match: Match, tokens: Sequence[int], tables: Tables, num_blocks: int) -> None:
         """Nothing is held."""

@@ -62,6 +62,11 @@ class RadixCache:
         self.lock(node, None)
         return Match(blocks * self.page_size, columns, node)
 
+    def known(self, tokens: Sequence[int], namespace: str) -> list[Column]:
+        # one token more, as a walk leaves out the last
+        path = self.walk([*tokens, 0], self.roots.get(namespace))
+        return [column for node, k in path for column in node.columns[:k]]
+
     def walk(self, tokens: Sequence[int], node: Node | None) -> list[tuple[Node, int]]:
         """Nodes on the way of the tokens behind `node`, each with how many blocks agree."""
         R, path, at = self.page_size, [], 0 if node is None else node.end
@@ -233,7 +238,7 @@ class RadixCache:
 
     def export(self) -> list[Exported]:
         return [
-            Exported(name, tokens, [list(column) for column in columns])
+            Exported(name, tokens, [list(column) for column in columns], node.last_use)
             for name, tokens, columns, node in self.nodes()
             if not node.children and tokens
         ]

@@ -73,6 +73,15 @@ class SourceCache:
         source.uses += 1
         self.pool.share(source.all_pages, owner)
 
+    def written(self, source: Source) -> None:
+        """The rows of a source are in its pages now."""
+        source.is_written = True
+        R = self.pool.page_size
+        for table in source.pages:
+            for block, page in enumerate(table):
+                rows = min(R, source.num_tokens - block * R)
+                self.pool.tell("write", [page], OWNER, rows)
+
     def release(self, source: Source, owner: str) -> None:
         """A user is done; the source stays until room is needed. One never written goes."""
         source.uses -= 1

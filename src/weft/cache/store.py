@@ -37,6 +37,8 @@ class PageStore:
         shapes = {tuple(sorted(spec.rows.items())) for spec in specs}
         assert len(shapes) == 1, f"layers of one pool store {len(shapes)} kinds of rows, not one"
         self.places, self.num_pages, self.page_size = list(places), num_pages, page_size
+        self.num_stripes = 1 + max(stripe for stripe, _ in places)
+        self.device, self.dtype = torch.device(device), dtype
         self.rows: list[Rows] = [
             {
                 name: lazy_zeros((num_pages, page_size, *shape), device, dtype)
@@ -119,9 +121,9 @@ class GatheredPass(PagedPass):
     def gathered(self, layer: int) -> Rows:
         """Rows of the sequence, [1, length, ...]."""
         layout = self.layouts[self.store.places[layer][0]]
-        pages, length = layout.table_BP[0].long(), int(layout.lengths_B[0])
-        stored = self.store.of_layer(layer).items()
-        return {name: rows[pages].flatten(0, 1)[None, :length] for name, rows in stored}
+        return gathered(
+            self.store.of_layer(layer), layout.table_BP[0].long(), int(layout.lengths_B[0])
+        )
 
     def layout(self, layer: int) -> None:
         """Row 0 is the sequence."""
@@ -152,6 +154,11 @@ class ScratchPass:
 
     def layout(self, layer: int) -> PageLayout:
         return self.shared
+
+
+def gathered(stored: Rows, pages_P: Tensor, length: int) -> Rows:
+    """The rows of one sequence, copied out of its pages: [1, length, ...]."""
+    return {name: rows[pages_P].flatten(0, 1)[None, :length] for name, rows in stored.items()}
 
 
 def lazy_zeros(shape: tuple[int, ...], device: torch.device | str, dtype: torch.dtype) -> Tensor:

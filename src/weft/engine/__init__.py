@@ -3,6 +3,10 @@
 The life of a request, and the file to read for each part:
 
     load, model    a path -> LoadedModel: translate, generate, chat, embed, perplexity
+    kinds          what a kind of model cannot do, said before anything is read
+    options        what can be asked of a text: limits, stops, grammars, penalties
+    requests       texts and options -> what is asked of the engine
+    answers        what comes back, whole
     writing        what is asked (Writing), what comes back (Update), and the lines in between
     desk           callers of one process share an engine, each follows its own requests
     engine         one step: plan, run, choose, publish
@@ -11,4 +15,8 @@ The life of a request, and the file to read for each part:
     step           logits -> tokens: sampling with drafts, grammars, stops, log-probabilities
     beam           logits -> which beams go on
     embed, loss    texts -> vectors; texts -> how well a decoder foresaw them
+    attention      where a token of a request looked, from the keys in the pages (past: its tokens)
+    saving         the caches across a restart
+    statistics     hits, the best possible hits, pages, preemptions, evictions
+    lines, memory  what engine makes its lines and its pages with
 """

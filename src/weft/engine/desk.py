@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from weft.core.errors import DataError
+from weft.engine.attention import AttentionRow
 from weft.engine.engine import Engine
 from weft.engine.writing import Update, Writing
 
@@ -46,6 +47,12 @@ class Desk:
         self.inboxes[name] = deque()
         return name
 
+    def open_scored(self, ids: Sequence[int]) -> str:
+        """A text whose tokens' log-probabilities are wanted."""
+        name = self.engine.submit_scored(ids)
+        self.inboxes[name] = deque()
+        return name
+
     def follow(self, name: str) -> Iterator[Update]:
         """What comes of one request of a single sample, to its end."""
         try:
@@ -66,6 +73,8 @@ class Desk:
                     self.ended.discard(name)
                     yield waiting.pop(name), refuse_error(self.inboxes.pop(name)[-1])
                 if waiting:
+                    for name in waiting:
+                        self.refuse_lost(name)
                     self.step()
         finally:
             for name in waiting:
@@ -75,8 +84,14 @@ class Desk:
         """The next update of a request, however many steps it takes."""
         inbox = self.inboxes[name]
         while not inbox:
+            self.refuse_lost(name)
             self.step()
         return inbox.popleft()
+
+    def refuse_lost(self, name: str) -> None:
+        """Nobody waits for what cannot come: a step that fails takes its requests with it."""
+        if not self.engine.has(name) and name not in self.ended:
+            raise DataError(f"request {name} was lost in a step that failed. Ask again.")
 
     def step(self) -> None:
         for update in self.engine.step():
@@ -85,6 +100,12 @@ class Desk:
                 inbox.append(update)
                 if update.finish is not None or update.error is not None:
                     self.ended.add(update.request_id)
+
+    def attention(
+        self, name: str, layer: int, head: int, query: int, sample: int = 0
+    ) -> AttentionRow:
+        """What one token of a request looks at, also when the request has ended."""
+        return self.engine.attention(name, layer, head, query, sample)
 
     def close(self, name: str) -> None:
         """Nobody follows this request any more."""

@@ -13,28 +13,39 @@ was cached or not, alone or in company, preempted or not, with drafts or without
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import count
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from weft.cache import PREFIX_CACHES
-from weft.cache.layout import Layout
-from weft.cache.memory import Memory
-from weft.cache.pages import PagePool
-from weft.cache.store import PageStore
-from weft.core.choices import pick
+from weft.cache.events import Listener
+from weft.core.errors import UsageError
+from weft.engine.attention import (
+    AttentionRow,
+    AttentionRows,
+    attention_rows,
+    check_place,
+    find_trail,
+)
 from weft.engine.beam import Beams, advance_all
-from weft.engine.drafts import Drafter
-from weft.engine.grammar import GrammarVocabulary
+from weft.engine.lines import LineMaker
+from weft.engine.logprobs import TokenLogprob
+from weft.engine.memory import make_memory
+from weft.engine.past import Past
 from weft.engine.runner import Results, Runner
+from weft.engine.saving import Carried, cache_key, load_cache, save_cache
 from weft.engine.schedule.plan import Chunk, Plan
 from weft.engine.schedule.request import Request, Sequence
 from weft.engine.schedule.scheduler import Scheduler
 from weft.engine.settings import EngineConfig
+from weft.engine.statistics import EngineStatistics, engine_statistics
 from weft.engine.step import Outcome, choose_all, publish_beams
-from weft.engine.stops import Finish, IdStream, TextStream
+from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update, Writing
 from weft.models.build import Model
+from weft.models.decoder import Decoder
 from weft.nn.linear import pack_model
 from weft.text.tokenizer import Tokenizer
 
@@ -51,18 +62,17 @@ class Engine:
         first = next(model.parameters())
         if first.device.type == "cpu" and first.dtype == torch.float32:
             pack_model(model)
-        specs = model.kv_specs()
-        layout = Layout.of(specs)
-        store = make_store(model, layout, self.config) if specs else None
-        num_pages = store.num_pages if store is not None else 2
-        pool = PagePool(num_pages, self.config.page_size)
-        self.memory = Memory(layout, pool, pick(PREFIX_CACHES, self.config.prefix_cache, "cache"))
+        self.memory, store = make_memory(model, self.config)
         self.scheduler = Scheduler(self.config.scheduler(model.config.max_len), self.memory)
-        self.runner = Runner(model, layout, store)
+        self.runner = Runner(model, self.memory.layout, store)
         self.names = count()
         self.lines: dict[str, dict[int, Line]] = {}
         self.beams: dict[str, Beams] = {}
-        self.vocabularies: dict[frozenset[int], GrammarVocabulary] = {}
+        self.scored: dict[str, tuple[int, ...]] = {}
+        """Texts that are read to see how well they were foreseen."""
+        self.requests: dict[str, Request] = {}
+        self.past = Past()
+        self.maker = LineMaker(tokenizer, model.config.vocab_size, self.config.speculate)
 
     @property
     def is_idle(self) -> bool:
@@ -73,18 +83,18 @@ class Engine:
         be served."""
         name = f"r{next(self.names)}"
         writing.sampling.check_ids(self.model.config.vocab_size)
-        lines = self.make_lines(writing)
-        self.scheduler.add(
-            Request(
-                name,
-                tuple(writing.prompt),
-                writing.max_tokens,
-                writing.source,
-                writing.salt,
-                writing.n,
-                writing.beam.width if writing.beam else 0,
-            )
+        lines = self.maker.lines(writing)
+        request = Request(
+            name,
+            tuple(writing.prompt),
+            writing.max_tokens,
+            writing.source,
+            writing.salt,
+            writing.n,
+            writing.beam.width if writing.beam else 0,
         )
+        self.scheduler.add(request)
+        self.requests[name] = request
         if writing.beam:
             end = next(iter(writing.ends), None)
             self.beams[name] = Beams(writing.beam, writing.max_tokens, end)
@@ -97,6 +107,24 @@ class Engine:
         name = f"r{next(self.names)}"
         self.scheduler.add(Request(name, tuple(ids), 0, is_embedding=True))
         return name
+
+    def submit_scored(self, ids: Iterable[int]) -> str:
+        """A text for a decoder: the log-probability of each of its tokens but the first comes in
+        one update. It is run as a whole, whatever a cache holds of it, and nothing of it is
+        kept."""
+        name, text = f"r{next(self.names)}", tuple(ids)
+        if not isinstance(self.model, Decoder) or len(text) < 2:
+            raise UsageError(
+                f"a text of {len(text)} tokens is to be foreseen by a model of kind "
+                f"{self.model.config.kind}: it takes 2 tokens and a decoder. Give it more text."
+            )
+        self.scheduler.add(Request(name, text[:-1], 0, is_embedding=True))
+        self.scored[name] = text
+        return name
+
+    def has(self, name: str) -> bool:
+        """Whether more may come of a request."""
+        return name in self.scheduler.state.jobs
 
     def cancel(self, name: str) -> None:
         """Nobody waits for this request any more: its pages go back at once."""
@@ -111,12 +139,16 @@ class Engine:
         except BaseException:
             self.scheduler.abandon(plan)
             raise
-        return self.settle(plan, results)
+        try:
+            return self.settle(plan, results)
+        except BaseException:
+            self.drop(plan)
+            raise
 
     def settle(self, plan: Plan, results: Results) -> list[Update]:
         """Choose tokens, tell the scheduler, and say what is new."""
         updates = [
-            Update(one.request.id, vectors_TD=x_TD, finish=Finish("end"))
+            self.read(one.request.id, x_TD)
             for one, x_TD in zip(plan.embeddings, results.vectors, strict=True)
         ]
         sampled = [
@@ -134,6 +166,23 @@ class Engine:
             elif update.finish is not None:
                 self.finish(update)
         return updates
+
+    def read(self, name: str, x_TD: Tensor) -> Update:
+        """What is published of a text that was read as a whole."""
+        text = self.scored.get(name)
+        if text is None:
+            return Update(name, vectors_TD=x_TD, finish=Finish("end"))
+        found = zip(text[1:], self.runner.foreseen(x_TD, text[1:]), strict=True)
+        return Update(name, logprobs=[TokenLogprob(*one) for one in found], finish=Finish("end"))
+
+    def drop(self, plan: Plan) -> None:
+        """A step failed behind its pass. Its requests may have taken tokens that the scheduler does
+        not know of, so that they cannot go on: they leave, and give everything back."""
+        if self.scheduler.in_flight is plan:
+            self.scheduler.abandon(plan)
+        names = [chunk.request.id for chunk in plan.chunks]
+        for name in {*names, *(embedding.request.id for embedding in plan.embeddings)}:
+            self.cancel(name)
 
     def choose(
         self, sampled: list[tuple[Chunk, slice]], results: Results, updates: list[Update]
@@ -160,50 +209,72 @@ class Engine:
     def finish(self, update: Update) -> None:
         """One sample has ended; with the last one its request is forgotten."""
         lines = self.lines.get(update.request_id, {})
-        lines.pop(update.index, None)
+        line, request = lines.pop(update.index, None), self.requests.get(update.request_id)
+        if request is not None and line is not None:
+            self.past.add(request, update.index, line.output)
+        for place, one in enumerate(update.hypotheses):
+            assert request is not None, f"{update.request_id} was searched but never submitted"
+            self.past.add(request, place, one.ids)
         if not lines:
             self.forget(update.request_id)
 
     def forget(self, name: str) -> None:
-        self.lines.pop(name, None)
+        """Nothing more comes of a request; what it has written can still be looked at."""
+        request = self.requests.pop(name, None)
+        for index, line in self.lines.pop(name, {}).items():
+            assert request is not None, f"{name} has lines but was never submitted"
+            self.past.add(request, index, line.output)
         self.beams.pop(name, None)
+        self.scored.pop(name, None)
 
-    def make_lines(self, writing: Writing) -> dict[int, Line]:
-        return {index: self.make_line(writing, index) for index in range(writing.n)}
-
-    def make_line(self, writing: Writing, index: int) -> Line:
-        line = Line(writing, self.make_stream(writing), index=index)
-        if writing.grammar is not None:
-            line.matcher = self.vocabulary(writing.ends).matcher(writing.grammar)
-        if self.config.speculate:
-            line.drafter = Drafter(writing.prompt)
-        return line
-
-    def make_stream(self, writing: Writing) -> TextStream | IdStream:
-        if self.tokenizer is None:
-            assert not writing.stops, "stops are texts, and this engine has no tokenizer"
-            return IdStream(writing.ends)
-        is_continuation = writing.source is None
-        return TextStream(self.tokenizer, writing.stops, writing.ends, is_continuation)
-
-    def vocabulary(self, ends: frozenset[int]) -> GrammarVocabulary:
-        """The model's tokens as a grammar reads them, made when first needed."""
-        if ends not in self.vocabularies:
-            assert self.tokenizer is not None, "a grammar needs the tokenizer's texts"
-            size = self.model.config.vocab_size
-            self.vocabularies[ends] = GrammarVocabulary(self.tokenizer, ends, size)
-        return self.vocabularies[ends]
-
-
-def make_store(model: Model, layout: Layout, config: EngineConfig) -> PageStore:
-    """As many pages as the cache's memory holds."""
-    first = next(model.parameters())
-    specs = model.kv_specs()
-    row = specs[0].bytes_per_token(first.dtype) * layout.num_layers_per_stripe
-    longest = -(-model.config.max_len // config.page_size) * len(layout.stripes)
-    # one sequence of any length always fits, whatever it costs: memory is taken as it is used
-    num_pages = max(2 + 2 * longest, int(config.cache_gib * 2**30) // (row * config.page_size))
-    with torch.inference_mode(False):
-        return PageStore(
-            specs, layout.places, num_pages, config.page_size, first.device, first.dtype
+    def attention(
+        self, name: str, layer: int, head: int, query: int, sample: int = 0
+    ) -> AttentionRow:
+        """What the token at position `query` of a request looks at in one head: weights over all
+        tokens up to itself, and over the source. Nothing in the cache changes."""
+        self.runner.need_store()
+        check_place("layer", layer, self.runner.stack.num_layers, "the model")
+        check_place("head", head, self.model.config.attention.num_heads, "a layer")
+        rows = self.look(name, query, sample, [layer])
+        source = rows.source_weights_LHS
+        return AttentionRow(
+            rows.tokens, rows.weights_LHS[0, head], None if source is None else source[0, head]
         )
+
+    def attention_rows(self, name: str, query: int, sample: int = 0) -> AttentionRows:
+        """The same of all heads of all layers, by one pass."""
+        self.runner.need_store()
+        return self.look(name, query, sample, list(range(self.runner.stack.num_layers)))
+
+    def look(self, name: str, query: int, sample: int, layers: list[int]) -> AttentionRows:
+        trail = find_trail(self.scheduler.state, self.past, name, sample)
+        store = self.runner.need_store()
+        return attention_rows(self.runner.stack, store, self.memory, trail, query, layers)
+
+    def statistics(self) -> EngineStatistics:
+        """Hits, pages and counts so far, with the best possible hit rate beside the real one."""
+        return engine_statistics(self.scheduler.state)
+
+    def listen(self, listener: Listener | None) -> None:
+        """Hear of every change of the pages from now on (cache/events.py); None: no more."""
+        self.memory.pool.listener = listener
+
+    def save_cache(self, path: str | Path) -> Carried:
+        """Write what the caches hold into a file, for the next start."""
+        return save_cache(Path(path), self.cache_key, self.memory, self.runner.need_store())
+
+    def load_cache(self, path: str | Path) -> Carried:
+        """Begin with what an engine of the same model and settings has saved; as much as fits, used
+        last before used first. A DataError, and still an empty cache, for any other file."""
+        held = self.memory.pool.num_usable - self.memory.pool.num_free
+        if held:
+            raise UsageError(
+                f"the cache holds {held} pages already: a file can only be loaded into an empty "
+                "one. Load it before the first request."
+            )
+        return load_cache(Path(path), self.cache_key, self.memory, self.runner.need_store())
+
+    @cached_property
+    def cache_key(self) -> dict[str, str]:
+        """What rows depend on; made when first needed, as it reads all weights."""
+        return cache_key(self.model, self.memory.layout, self.runner.need_store())

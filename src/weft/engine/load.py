@@ -1,11 +1,15 @@
-"""A path or a pulled name -> a LoadedModel."""
+"""A path or a pulled name -> a LoadedModel; and what its headers tell before it is loaded."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from weft.checkpoint.formats import load_checkpoint
+from weft.checkpoint.formats import describe, load_checkpoint
 from weft.core.device import choose_device, choose_dtype
+from weft.core.errors import UsageError
+from weft.engine.kinds import Task, refuse_kind
 from weft.engine.model import LoadedModel
 from weft.engine.settings import EngineConfig
 
@@ -14,9 +18,22 @@ def load(
     model: str | Path,
     device: str = "auto",
     dtype: str = "float32",
-    engine: EngineConfig | None = None,
+    engine: EngineConfig | Mapping[str, Any] | None = None,
 ) -> LoadedModel:
     """The model at a path, or of a name that `weft pull` brought, ready for use on a device: auto,
-    cpu, cuda, cuda:N or mps. `engine`: how much memory and company its requests have."""
+    cpu, cuda, cuda:N or mps. `engine`: how much memory and company its requests have, as an
+    EngineConfig or its fields, such as {"cache_gib": 4, "speculate": True}."""
     place = choose_device(device)
-    return LoadedModel(load_checkpoint(model, place, choose_dtype(dtype, place)), engine)
+    settings = EngineConfig.from_dict(engine, "engine") if isinstance(engine, Mapping) else engine
+    return LoadedModel(load_checkpoint(model, place, choose_dtype(dtype, place)), settings)
+
+
+def check_model(model: str | Path, task: Task, max_tokens: int | None = None) -> None:
+    """Refuse what the headers of a model tell that it cannot do: no weights are read."""
+    config = describe(model).config
+    refuse_kind(config.kind, task)
+    if max_tokens is not None and max_tokens >= config.max_len:
+        raise UsageError(
+            f"max_tokens is {max_tokens} but the model's max_len is {config.max_len}, and what "
+            f"comes before takes at least one. Ask for at most {config.max_len - 1}."
+        )

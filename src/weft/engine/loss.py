@@ -2,7 +2,8 @@
 
 Each text stands alone, with its begin and end; every token but the first is foreseen from those
 before it. A text longer than max_len is read in parts of max_len, each without what came before,
-so that its first tokens are a little harder than they would be in a longer model.
+so that its first tokens are a little harder than they would be in a longer model. Texts run packed
+through an engine, without padding; no token is skipped because a cache knows it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp
 
-import torch
-import torch.nn.functional as F
-
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.engine.desk import Desk
+from weft.engine.engine import Engine
+from weft.engine.settings import EngineConfig
 from weft.models.decoder import Decoder
-from weft.text.batches import batches
-from weft.text.collate import collate
 from weft.text.tokenizer import Tokenizer
+
+BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,30 @@ class TextLoss:
 
 
 def text_loss(
-    model: Decoder,
+    model: Decoder | Desk,
     tokenizer: Tokenizer,
     texts: Sequence[str],
     batch_tokens: int,
     progress: Callable[[int], None],
 ) -> TextLoss:
-    """The loss on all texts together. White space alone is passed over."""
+    """The loss on all texts together. White space alone is passed over.
+
+    `model`: a desk, whose engine has its own budget; or a decoder, which gets an engine for this
+    call that runs at most `batch_tokens` at a time.
+    """
+    desk = model if isinstance(model, Desk) else desk_of(model, batch_tokens)
     kept = [text for text in texts if text.strip()]
     rows = [
         part
         for ids in tokenizer.encode_batch(kept, max_len=sys.maxsize)
-        for part in parts_of(ids, model.config.max_len)
+        for part in parts_of(ids, desk.engine.model.config.max_len)
     ]
     if not rows:
         raise UsageError(
             f"none of the {len(texts)} texts has two tokens or more: there is nothing to foresee. "
             "Give text."
         )
-    nats = 0.0
-    for batch in batches([len(row) for row in rows], batch_tokens):
-        nats += batch_loss(model, [rows[row] for row in batch])
-        progress(len(batch))
-    return TextLoss(nats, sum(len(row) - 1 for row in rows))
+    return TextLoss(rows_loss(desk, rows, progress), sum(len(row) - 1 for row in rows))
 
 
 def parts_of(ids: list[int], max_len: int) -> list[list[int]]:
@@ -72,13 +73,19 @@ def parts_of(ids: list[int], max_len: int) -> list[list[int]]:
     return [ids[start : start + max_len + 1] for start in range(0, len(ids) - 1, max_len)]
 
 
-@torch.inference_mode()
 def batch_loss(model: Decoder, rows: Sequence[Sequence[int]]) -> float:
     """Summed over all tokens of the rows but their first."""
-    device = next(model.parameters()).device
-    ids_BT, lengths_B = (tensor.to(device) for tensor in collate([row[:-1] for row in rows]))
-    targets_BT, _ = collate([row[1:] for row in rows])
-    logits_BTV = model(ForwardBatch(ids_BT, lengths_B=lengths_B))
-    is_real_BT = torch.arange(ids_BT.shape[1], device=device) < lengths_B[:, None]
-    logits_NV, targets_N = logits_BTV[is_real_BT].float(), targets_BT.to(device)[is_real_BT]
-    return float(F.cross_entropy(logits_NV, targets_N, reduction="sum").double())
+    return rows_loss(desk_of(model, BATCH_TOKENS), rows, lambda amount: None)
+
+
+def rows_loss(desk: Desk, rows: Sequence[Sequence[int]], progress: Callable[[int], None]) -> float:
+    """The same on an engine that is there, which others may be using too."""
+    losses = [0.0] * len(rows)
+    for place, update in desk.results([desk.open_scored(row) for row in rows]):
+        losses[place] = -sum(one.logprob for one in update.logprobs)
+        progress(1)
+    return sum(losses)  # in the order of the rows: the same sum, whoever ends first
+
+
+def desk_of(model: Decoder, batch_tokens: int) -> Desk:
+    return Desk(Engine(model, config=EngineConfig.of_batches(batch_tokens)))

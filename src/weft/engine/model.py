@@ -1,54 +1,40 @@
 """`LoadedModel`: what `weft.load(path)` returns. Texts in, texts out; ids stay inside.
 
-    m.translate(["..."], beam=4)            encoder-decoder: one text for each, in order
-    m.generate("...", stream=True)          decoder: the text that follows, piece by piece
-    m.chat([{"role": "user", ...}])         decoder: the answer, in the model's own template
-    m.embed(["..."])                        any kind: one vector a text
-    m.perplexity(["..."])                   decoder: how well it foresees texts
+    m.translate(["..."], beam=4)                encoder-decoder: one text for each, in order
+    m.translate_best(["..."], 3, beam=4)        the three best for each, with scores
+    m.generate("...", stream=True)              decoder: the text that follows, piece by piece
+    m.answers(["...", "..."], n=2)              many prompts at once: texts, tokens, why they ended
+    m.chat([{"role": "user", ...}])             decoder: the answer, in the model's own template
+    m.embed(["..."])                            any kind: one vector a text
+    m.perplexity(["..."])                       decoder: how well it foresees texts
 
+What can be asked of a text (temperature, stop, regex, ...) is in options.py and SamplingConfig.
 What a kind of model cannot do is a UsageError that names the kind and what to use instead.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from weft.checkpoint.native import Checkpoint
 from weft.core.errors import UsageError
+from weft.engine.answers import NOTHING, Answer, Progress, Translation, answers, drawn, searched
 from weft.engine.beam import BeamConfig
 from weft.engine.desk import Desk
 from weft.engine.embed import embed_texts
 from weft.engine.engine import Engine
+from weft.engine.kinds import Task, refuse_kind, refuse_one_text
 from weft.engine.loss import TextLoss, text_loss
+from weft.engine.options import Options, WritingKeywords, drawing
+from weft.engine.requests import Requests
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
-from weft.models.decoder import Decoder
-from weft.models.encoder_decoder import EncoderDecoder
-from weft.sampling.settings import SamplingConfig
-
-if TYPE_CHECKING:
-    from weft.text.chat import ChatTemplate
-
-BATCH_TOKENS = 4096
-DEFAULT_NEW_TOKENS = 128
-
-Progress = Callable[[int], None]
-"""Called with the number of texts that were just finished."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A translation and the score of its beam; None where there was nothing to translate."""
-
-    text: str
-    score: float | None
+from weft.sampling.settings import SamplingKeywords
 
 
 class LoadedModel:
@@ -58,7 +44,7 @@ class LoadedModel:
         self.engine_config = engine or EngineConfig()
         self.model, self.tokenizer = checkpoint.model.eval(), checkpoint.tokenizer
         self.task, self.scores, self.use = checkpoint.task, checkpoint.scores, checkpoint.use
-        self.checkpoint = checkpoint
+        self.checkpoint, self.requests = checkpoint, Requests(checkpoint, self.engine_config)
 
     @property
     def kind(self) -> str:
@@ -69,6 +55,17 @@ class LoadedModel:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    @cached_property
+    def desk(self) -> Desk:
+        """The engine that serves this model, made when first needed."""
+        try:
+            return Desk(Engine(self.model, self.tokenizer, self.engine_config))
+        except MemoryError:
+            raise UsageError(
+                f"cache_gib is {self.engine_config.cache_gib:g}: this machine has no room for a "
+                "cache of so many GiB. Ask for fewer."
+            ) from None
+
     def translate(
         self,
         texts: Sequence[str],
@@ -76,10 +73,11 @@ class LoadedModel:
         length_penalty: float = 1.0,
         max_tokens: int | None = None,
         progress: Progress | None = None,
+        **sampling: Unpack[SamplingKeywords],
     ) -> list[str]:
-        """One translation a text, in order; see `translate_scored`."""
-        found = self.translate_scored(texts, beam, length_penalty, max_tokens, progress)
-        return [one.text for one in found]
+        """One translation a text, in order; see `translate_best`."""
+        search = (beam, length_penalty, max_tokens, progress)
+        return [one.text for one in self.translate_scored(texts, *search, **sampling)]
 
     def translate_scored(
         self,
@@ -88,45 +86,46 @@ class LoadedModel:
         length_penalty: float = 1.0,
         max_tokens: int | None = None,
         progress: Progress | None = None,
+        **sampling: Unpack[SamplingKeywords],
     ) -> list[Translation]:
-        """One translation a text, in order; white space alone gives "".
+        """One translation a text, in order, with its score; see `translate_best`."""
+        search = (beam, length_penalty, max_tokens, progress)
+        return [best[0] for best in self.translate_best(texts, 1, *search, **sampling)]
 
-        `max_tokens` None: twice the source and 10 more, as far as the model reaches. A source
-        longer than the model's max_len is cut, which the tokenizer's report counts.
+    def translate_best(
+        self,
+        texts: Sequence[str],
+        num_best: int,
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_tokens: int | None = None,
+        progress: Progress | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> list[list[Translation]]:
+        """Up to `num_best` translations a text, best first, in order; white space alone gives "".
+
+        With sampling keywords they are drawn, `num_best` times, and beam must be 1; one that
+        reaches `max_tokens` is scored without an end. `max_tokens` None: twice the source and 10
+        more, as far as the model reaches. A source longer than the model's max_len is cut, which
+        the tokenizer's report counts.
         """
-        model = self.encoder_decoder()
+        self.refuse("translate")
         refuse_one_text(texts)
-        results = [Translation("", None) for _ in texts]
         rows = [row for row, text in enumerate(texts) if text.strip()]
-        max_len, writer = model.config.max_len, self.tokenizer.target
-        sources = self.tokenizer.encode_batch([texts[row] for row in rows], max_len=max_len)
-        search = BeamConfig(
-            beam, length_penalty, first=self.use.first, banned=tuple(self.use.banned)
+        sources = self.tokenizer.encode_batch(
+            [texts[row] for row in rows], max_len=self.model.config.max_len
         )
-        writings = [self.searched(source, max_tokens, search, max_len) for source in sources]
-        for index, update in self.desk.results(self.desk.open_all(writings)):
-            best = update.hypotheses[0]
-            results[rows[index]] = Translation(writer.decode(best.ids), best.score)
-            if progress is not None:
-                progress(1)
-        return results
-
-    def searched(
-        self, source: list[int], max_tokens: int | None, search: BeamConfig, max_len: int
-    ) -> Writing:
-        """The request that searches for the translation of one source."""
-        use, writer = self.use, self.tokenizer.target
-        begin = writer.id_of("begin") if use.start is None else use.start
-        end = use.ends[0] if use.ends else writer.id_of("end")
-        limit = default_limit(source, max_len) if max_tokens is None else max_tokens
-        ends = frozenset([end])
-        return Writing((begin,), limit, tuple(source), ends=ends, beam=search)
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """Ids that end what is written."""
-        end = self.tokenizer.end_id
-        return frozenset(self.use.ends or ([] if end is None else [end]))
+        decode = self.tokenizer.target.decode
+        if sampling:
+            options = drawing(num_best, beam, max_tokens, sampling)
+            writings = [self.requests.drawn(source, options) for source in sources]
+            found = drawn(self.desk, writings, decode, length_penalty, progress)
+        else:
+            search = BeamConfig(beam, length_penalty, num_best)
+            writings = [self.requests.searched(source, max_tokens, search) for source in sources]
+            found = searched(self.desk, writings, decode, progress)
+        results = dict(zip(rows, found, strict=True))
+        return [results.get(row, [NOTHING]) for row in range(len(texts))]
 
     @overload
     def generate(
@@ -134,11 +133,7 @@ class LoadedModel:
         prompt: str,
         max_tokens: int | None = None,
         stream: Literal[False] = False,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        seed: int = 0,
+        **wanted: Unpack[WritingKeywords],
     ) -> str: ...
 
     @overload
@@ -148,11 +143,7 @@ class LoadedModel:
         max_tokens: int | None = None,
         *,
         stream: Literal[True],
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        seed: int = 0,
+        **wanted: Unpack[WritingKeywords],
     ) -> Iterator[str]: ...
 
     def generate(
@@ -160,88 +151,71 @@ class LoadedModel:
         prompt: str,
         max_tokens: int | None = None,
         stream: bool = False,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        seed: int = 0,
+        **wanted: Unpack[WritingKeywords],
     ) -> str | Iterator[str]:
         """The text that follows a prompt, or with `stream` its pieces as they come.
 
-        `max_tokens` None: 128, as far as the model reaches. The other settings are those of
-        SamplingConfig; temperature 0 is greedy.
+        `max_tokens` None: 128, as far as the model reaches. Keywords are stop, json_schema, regex
+        and those of SamplingConfig; temperature 0 is greedy, and the default is 1.
         """
-        sampling = SamplingConfig(
-            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
-        )
-        texts = self.texts(self.prompt_ids(prompt), max_tokens, sampling)
+        self.refuse("generate")
+        options = Options.of(max_tokens, **wanted)
+        texts = pieces(self.write(self.prompt_ids(prompt), options))
         return texts if stream else "".join(texts)
 
-    def prompt_ids(self, prompt: str, parse_special: bool = False) -> list[int]:
-        """What a decoder reads of a prompt: its begin token and the text, never cut, as a prompt
-        without its end would be continued at the wrong place."""
-        body = self.tokenizer.encode(prompt, False, sys.maxsize, parse_special)
-        begin = self.tokenizer.frame[0]
-        # a chat template writes the begin token itself
-        return body if parse_special and body[: len(begin)] == begin else [*begin, *body]
-
-    def texts(
+    def answers(
         self,
-        ids: Sequence[int],
-        max_tokens: int | None,
-        sampling: SamplingConfig,
-        stops: Sequence[str] = (),
-    ) -> Iterator[str]:
-        """The text that follows `ids`, piece by piece, up to a stop."""
-        updates = self.write(ids, max_tokens, sampling, stops)
-        return (update.text for update in updates if update.text)
-
-    def write(
-        self,
-        ids: Sequence[int],
-        max_tokens: int | None,
-        sampling: SamplingConfig,
-        stops: Sequence[str] = (),
-    ) -> Iterator[Update]:
-        """What follows `ids`: tokens and text of each step, as they come."""
-        model = self.decoder("generate")
-        if max_tokens is None:
-            max_tokens = max(1, min(DEFAULT_NEW_TOKENS, model.config.max_len - len(ids)))
-        writing = Writing(
-            tuple(ids), max_tokens, sampling=sampling, ends=self.ends, stops=tuple(stops)
-        )
-        return self.desk.follow(self.desk.open(writing))
-
-    @cached_property
-    def desk(self) -> Desk:
-        """The engine that serves this model, made when first needed."""
-        return Desk(Engine(self.model, self.tokenizer, self.engine_config))
-
-    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """A conversation in the model's own template, up to where its answer begins."""
-        if self.template is None:
-            raise UsageError(
-                "this model has no chat template: it was not trained to converse. `generate` "
-                "continues a text."
-            )
-        return self.prompt_ids(self.template.render(messages), parse_special=True)
-
-    @cached_property
-    def template(self) -> ChatTemplate | None:
-        from weft.text.chat import ChatTemplate  # jinja2: only who chats waits for it
-
-        source, specials = self.checkpoint.chat_template, self.tokenizer.specials
-        return None if source is None else ChatTemplate(source, specials)
+        prompts: Sequence[str],
+        max_tokens: int | None = None,
+        n: int = 1,
+        progress: Progress | None = None,
+        **wanted: Unpack[WritingKeywords],
+    ) -> Iterator[list[Answer]]:
+        """The n answers to each prompt, in order, each as soon as it and those before it are
+        complete. The engine works on all of them at once; keywords as in `generate`."""
+        self.refuse("generate")
+        refuse_one_text(prompts, "prompts")
+        options = Options.of(max_tokens, n, **wanted)
+        writings = [self.requests.continued(self.prompt_ids(one), options) for one in prompts]
+        return self.answer_all(writings, progress)
 
     def chat(
         self,
         messages: Sequence[Mapping[str, str]],
         max_tokens: int | None = None,
-        sampling: SamplingConfig | None = None,
+        **wanted: Unpack[WritingKeywords],
     ) -> Iterator[str]:
-        """The answer to a conversation of {"role", "content"}, piece by piece."""
-        sampling = sampling or SamplingConfig(temperature=0.0)
-        return self.texts(self.chat_ids(messages), max_tokens, sampling)
+        """The answer to a conversation of {"role", "content"}, piece by piece; keywords as in
+        `generate`, but greedy unless a temperature is given."""
+        self.refuse("chat")
+        wanted.setdefault("temperature", 0.0)
+        return pieces(self.write(self.chat_ids(messages), Options.of(max_tokens, **wanted)))
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """What a decoder reads of a prompt: its begin token and the text, never cut."""
+        return self.requests.prompt_ids(prompt)
+
+    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """A conversation in the model's own template, up to where its answer begins."""
+        return self.requests.chat_ids(messages)
+
+    def write(self, ids: Sequence[int], options: Options) -> Iterator[Update]:
+        """What follows `ids`: tokens and text of each step, as they come."""
+        writing = self.requests.continued(ids, options)
+        assert writing.n == 1, f"{writing.n} samples at once are answers, not a stream"
+        return self.desk.follow(self.desk.open(writing))
+
+    def searched(
+        self, source: list[int], max_tokens: int | None, search: BeamConfig, max_len: int
+    ) -> Writing:
+        """The request that searches for the translation of one source."""
+        return self.requests.searched(source, max_tokens, search)
+
+    def answer_all(
+        self, writings: Sequence[Writing], progress: Progress | None = None
+    ) -> Iterator[list[Answer]]:
+        """The answers to requests that `requests` made, in order."""
+        return answers(self.desk, writings, progress)
 
     def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Tensor:
         """One vector of length 1 a text, vectors_BD, in order; see embed.py."""
@@ -249,50 +223,24 @@ class LoadedModel:
         pooling = self.use.pooling
         return embed_texts(self.desk, self.tokenizer, texts, pooling, progress or ignore)
 
-    def loss(
-        self,
-        texts: Sequence[str],
-        batch_tokens: int = BATCH_TOKENS,
-        progress: Progress | None = None,
-    ) -> TextLoss:
+    def loss(self, texts: Sequence[str], progress: Progress | None = None) -> TextLoss:
         """Summed loss and number of tokens over all texts."""
-        model = self.decoder("perplexity")
+        self.refuse("perplexity")
         refuse_one_text(texts)
-        return text_loss(model, self.tokenizer, texts, batch_tokens, progress or ignore)
+        budget = self.engine_config.encoder_budget
+        return text_loss(self.desk, self.tokenizer, texts, budget, progress or ignore)
 
-    def perplexity(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> float:
+    def perplexity(self, texts: Sequence[str]) -> float:
         """exp of the mean loss per token over all texts."""
-        return self.loss(texts, batch_tokens).perplexity
+        return self.loss(texts).perplexity
 
-    def encoder_decoder(self) -> EncoderDecoder:
-        if not isinstance(self.model, EncoderDecoder):
-            other = " `generate` continues a text." if isinstance(self.model, Decoder) else ""
-            raise UsageError(
-                f"this model is of kind {self.kind}: translate needs an encoder-decoder, which "
-                f"reads a source.{other}"
-            )
-        return self.model
-
-    def decoder(self, what: str) -> Decoder:
-        if not isinstance(self.model, Decoder):
-            is_pair = isinstance(self.model, EncoderDecoder)
-            other = " `translate` is what this one does." if is_pair else ""
-            raise UsageError(
-                f"this model is of kind {self.kind}: {what} needs a decoder, which goes on from "
-                f"the text before.{other}"
-            )
-        return self.model
+    def refuse(self, task: Task) -> None:
+        """A UsageError if this kind of model cannot do the task."""
+        refuse_kind(self.kind, task)
 
 
-def default_limit(source: Sequence[int], max_len: int) -> int:
-    """Tokens that a translation may have: the begin token takes one place of max_len."""
-    return max(1, min(2 * len(source) + 10, max_len - 1))
-
-
-def refuse_one_text(texts: Sequence[str]) -> None:
-    """A str is a sequence of str too: each of its characters would be taken for a text."""
-    if isinstance(texts, str):
-        raise UsageError("texts is one str: give a list of them. Use [text] for one.")
+def pieces(updates: Iterator[Update]) -> Iterator[str]:
+    return (update.text for update in updates if update.text)
 
 
 def ignore(amount: int) -> None:

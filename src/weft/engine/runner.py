@@ -19,6 +19,7 @@ from torch import Tensor
 from weft.cache.layout import Layout
 from weft.cache.store import GatheredPass, PagedPass, PageStore, ScratchPass
 from weft.core.batch import ForwardBatch
+from weft.core.errors import UsageError
 from weft.core.kv import PageLayout
 from weft.engine.pack import Packed, consecutive
 from weft.engine.schedule.plan import Chunk, Encoding, Plan
@@ -26,6 +27,13 @@ from weft.models.build import Model
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.stack import Stack
+
+SCRATCH_ROWS = 16
+"""Tokens of a page while texts are read as a whole. Not the pool's page size, and needs no setting:
+bits do not depend on it, one layer's rows at a time are kept, at most 15 of them empty for a text,
+and smaller pages would only make the tables longer."""
+SCORED_ROWS = 256
+"""Rows of logits at a time where only the log-probability of one token each is wanted."""
 
 
 @dataclass
@@ -72,9 +80,10 @@ class Runner:
     def packed_encode(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Packed]:
         """x_1ND of all texts one behind the other: each sees itself alone."""
         packed = Packed.of(texts, [0] * len(texts))
-        tables = consecutive([len(text) for text in texts], page_size := 16)
+        tables = consecutive([len(text) for text in texts], SCRATCH_ROWS)
         layout = packed.layout(tables, self.device)
-        scratch = ScratchPass(layout, packed.slots(tables, page_size, self.device), page_size)
+        slots_N = packed.slots(tables, SCRATCH_ROWS, self.device)
+        scratch = ScratchPass(layout, slots_N, SCRATCH_ROWS)
         return self.reader(self.batch(packed, scratch)), packed
 
     def write_sources(self, sources: Sequence[Encoding]) -> None:
@@ -142,6 +151,26 @@ class Runner:
     def batch(self, packed: Packed, cache: PagedPass | ScratchPass) -> ForwardBatch:
         ids_1N, placed_1N = packed.ids_1N.to(self.device), packed.placed_1N.to(self.device)
         return ForwardBatch(ids_1N, placed_BT=placed_1N, cache=cache)
+
+    @torch.inference_mode()
+    def foreseen(self, x_TD: Tensor, targets: Sequence[int]) -> list[float]:
+        """The log-probability of the token that follows each vector."""
+        targets_T = torch.tensor(list(targets), device=x_TD.device)
+        found: list[float] = []
+        parts = zip(x_TD.split(SCORED_ROWS), targets_T.split(SCORED_ROWS), strict=True)
+        for some_ND, ids_N in parts:
+            logits_NV = self.head(some_ND[None])[0].float()
+            found += logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0].tolist()
+        return found
+
+    def need_store(self) -> PageStore:
+        """The pages; an error for a model that has none."""
+        if self.store is None:
+            raise UsageError(
+                f"this model is of kind {self.model.config.kind}: it keeps no rows, so there is no "
+                "cache to look at, save or load. Use a model that writes."
+            )
+        return self.store
 
     @property
     def reader(self) -> Stack:

@@ -13,7 +13,7 @@ from weft.engine.schedule.settings import SchedulerConfig
 class EngineConfig(Config):
     """Defaults suit a small model on an ordinary machine."""
 
-    cache_gib: float = Field(1.0, gt=0)
+    cache_gib: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Memory for the rows of all sequences and sources; taken as it is used."""
     page_size: int = Field(16, ge=1, le=256)
     """Tokens of a page."""

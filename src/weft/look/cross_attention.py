@@ -7,17 +7,16 @@ decoder read: <begin> is read, the first token is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.engine.attention import recorded
 from weft.models.build import Model
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.text.spans import Tokens, is_byte
@@ -85,22 +84,6 @@ def without(first: int, tokens: Tokens) -> Tokens:
 def cross_weights(model: EncoderDecoder) -> list[nn.Module]:
     """The places where each decoder layer shows what it looks at."""
     return [block.cross.weights for block in model.decoder.layers if block.cross is not None]
-
-
-@contextmanager
-def recorded(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
-    """What the modules give out during the block, in the order of the calls."""
-    seen: list[Tensor] = []
-
-    def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append(output)
-
-    handles = [module.register_forward_hook(keep) for module in modules]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def labels(tokens: Tokens, text: str) -> list[str]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
-from weft.look.cross_attention import labels, recorded
+from weft.engine.attention import recorded
+from weft.look.cross_attention import labels
 from weft.models.build import Model
 from weft.models.decoder import Decoder
 from weft.text.tokenizer import Tokenizer

@@ -102,7 +102,8 @@ class Admission:
         if ids is None or key is None:
             return
         if job.source is not None:
-            self.statistics.cached_source_tokens += len(ids)
+            if not job.was_admitted:
+                self.statistics.cached_source_tokens += len(ids)
             return
         pages = self.memory.allocate(self.new_source_pages(job), job.request.id)
         assert pages is not None, f"no room for a source of {len(ids)} tokens"
@@ -118,9 +119,7 @@ class Admission:
 
     def count(self, job: Job) -> None:
         if not job.was_admitted:
-            self.statistics.admitted += 1
-            self.statistics.prompt_tokens += job.leader.num_prompt
-            self.statistics.cached_tokens += job.leader.num_computed
+            self.statistics.count(job.request, job.leader.num_computed)
 
 
 def begin(job: Job, sequence: Sequence, tokens: list[int], memory: Memory) -> None:

@@ -4,7 +4,7 @@
     holders        a page's count is the number of tables, nodes and sources that hold it
     sharing        a page in two tables is full, or its sequences were forked from one another
 
-Also how much of the allocated memory holds rows of real tokens (`row_share`).
+Also how many rows of each held page are those of real tokens (`filled_rows`, `row_share`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,13 @@ def check_sharing(state: State) -> None:
 
 
 def row_share(state: State) -> float:
-    """Share of the rows in allocated pages that hold a real token. 1.0 when nothing is held."""
+    """Share of the rows in held pages that have a real token. 1.0 when nothing is held."""
+    R, filled = state.memory.pool.page_size, filled_rows(state)
+    return sum(filled.values()) / (len(filled) * R) if filled else 1.0
+
+
+def filled_rows(state: State) -> dict[int, int]:
+    """How many rows of each held page have a real token."""
     R, filled = state.memory.pool.page_size, dict[int, int]()
     for _, sequence, tables in running(state):
         for table in tables.pages:
@@ -112,4 +118,4 @@ def row_share(state: State) -> float:
                 filled[page] = min(R, source.num_tokens - block * R)
     filled |= {page: R for column in state.memory.prefix.columns() for page in column}
     filled.pop(0, None)
-    return sum(filled.values()) / (len(filled) * R) if filled else 1.0
+    return filled

@@ -36,6 +36,17 @@ class Request:
     """The prompt runs once through an encoder and nothing is generated."""
 
     @property
+    def source_key(self) -> str | None:
+        """The name of its source in the cache."""
+        return None if self.source is None else source_key(self.source, self.salt)
+
+    @property
+    def namespace(self) -> str:
+        """Requests with different ones share no prefix: what a decoder keeps depends on the
+        source."""
+        return self.source_key or self.salt
+
+    @property
     def num_sequences(self) -> int:
         """Sequences that it runs at most."""
         return max(self.n, self.beam)
@@ -84,8 +95,7 @@ class Job:
 
     def __post_init__(self) -> None:
         request = self.request
-        if request.source is not None:
-            self.source_key = source_key(request.source, request.salt)
+        self.source_key = request.source_key
         self.namespace = self.source_key or request.salt
         prompt = list(request.prompt)
         self.sequences = [Sequence(0, prompt, len(prompt))]

@@ -77,7 +77,7 @@ class Scheduler:
         assert plan is self.in_flight, f"the plan of step {plan.step} is not the one under way"
         grown, branched = grown or {}, branched or {}
         for encoding in plan.sources:
-            encoding.source.is_written = True
+            self.memory.sources.written(encoding.source)
         jobs = self.jobs_of(plan)
         for job, chunks in jobs:
             found = branched.get(job.request.id)

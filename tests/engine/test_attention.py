@@ -1,0 +1,288 @@
+"""Where a token of a request looked, found again from the pages: the weights of the whole uncached
+pass, for every kind of heads, mask and position, and nothing in the cache changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.cache.contiguous import ContiguousCache
+from weft.cache.events import EventLog
+from weft.core.batch import ForwardBatch
+from weft.core.errors import UsageError
+from weft.engine.attention import recorded
+from weft.engine.beam import BeamConfig
+from weft.engine.desk import Desk
+from weft.engine.engine import Engine
+from weft.engine.settings import EngineConfig
+from weft.engine.writing import Writing
+from weft.models.decoder import Decoder
+from weft.models.encoder_decoder import EncoderDecoder
+from weft.sampling.settings import SamplingConfig
+
+from .tiny import tiny
+
+LATENT = {"kv_rank": 12, "rope_size": 4}
+WINDOW = {"kind": "window", "window": 7}
+ROTARY = {"position": {"kind": "rotary"}}
+
+
+def heads(kind: str = "mha", **settings: Any) -> dict[str, Any]:
+    return {"attention": {"kind": kind, "num_heads": 4, **settings}}
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mha": {"kind": "decoder", **ROTARY, **heads()},
+    "gqa": {"kind": "decoder", **ROTARY, **heads("gqa", num_kv_heads=2, qk_norm=True)},
+    "mqa, learned": {"kind": "decoder", "position": {"kind": "learned"}, **heads("mqa")},
+    "mla": {"kind": "decoder", **ROTARY, **heads("mla", latent={**LATENT, "form": "absorbed"})},
+    "mla expanded": {
+        "kind": "decoder",
+        **ROTARY,
+        **heads("mla", latent={**LATENT, "query_rank": 6, "form": "expanded"}),
+    },
+    "window": {"kind": "decoder", **ROTARY, **heads(pattern=WINDOW)},
+    "some windows": {"kind": "decoder", **ROTARY, **heads(pattern={**WINDOW, "full_every": 2})},
+    "mla window": {"kind": "decoder", **ROTARY, **heads("mla", pattern=WINDOW, latent=LATENT)},
+    "alibi": {"kind": "decoder", "position": {"kind": "alibi"}, **heads(softcap=20.0)},
+    "shaw, global": {
+        "kind": "decoder",
+        "position": {"kind": "shaw"},
+        **heads(pattern={"kind": "global", "window": 3, "global_tokens": 2}),
+    },
+    "t5": {"kind": "encoder-decoder", "position": {"kind": "bucketed", "max_distance": 20}},
+    "source": {"kind": "encoder-decoder", **ROTARY, **heads("gqa", num_kv_heads=2)},
+    "source, mla": {"kind": "encoder-decoder", **ROTARY, **heads("mla", latent=LATENT)},
+}
+PROMPT, SOURCE = (5, 9, 30, 7, 8, 6, 40, 41, 9), (7, 8, 9, 30, 31, 12, 13)
+SMALL = {"page_size": 4, "cache_gib": 1e-3}
+
+
+def make(name: str, **config: Any) -> Engine:
+    checkpoint = tiny(**MODELS[name])
+    return Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**{**SMALL, **config}))
+
+
+def ask(engine: Engine, max_tokens: int = 13, **asked: Any) -> str:
+    source = SOURCE if isinstance(engine.model, EncoderDecoder) else None
+    return engine.submit(Writing(PROMPT, max_tokens, source, **asked))
+
+
+def finish(engine: Engine) -> None:
+    while not engine.is_idle:
+        engine.step()
+
+
+@torch.no_grad()
+def whole_pass(engine: Engine, tokens: list[int]) -> tuple[Tensor, Tensor | None]:
+    """weights_LHTS of self-attention and of cross-attention, of one pass without a cache."""
+    ids_1T, layers = torch.tensor([tokens]), engine.runner.stack.layers
+    crosses = [block.cross.weights for block in layers if block.cross is not None]
+    with recorded([block.attention.weights for block in layers]) as own, recorded(crosses) as cross:
+        if isinstance(engine.model, EncoderDecoder):
+            engine.model(ForwardBatch(ids_1T), ForwardBatch(torch.tensor([SOURCE])))
+        else:
+            engine.model(ForwardBatch(ids_1T))
+    return torch.cat(own), torch.cat(cross) if cross else None
+
+
+def check_all(engine: Engine, name: str, tokens: list[int], sample: int = 0) -> None:
+    """Every position, layer and head of one sequence."""
+    own_LHTS, cross_LHTS = whole_pass(engine, tokens)
+    for query in range(len(tokens)):
+        found = engine.attention_rows(name, query, sample)
+        assert found.tokens == tokens[: query + 1]
+        expected = own_LHTS[:, :, query, : query + 1]
+        torch.testing.assert_close(found.weights_LHS, expected, rtol=1e-5, atol=1e-5)
+        assert (found.weights_LHS.sum(-1) - 1).abs().max() < 1e-5
+        assert (found.source_weights_LHS is None) == (cross_LHTS is None)
+        if cross_LHTS is not None and found.source_weights_LHS is not None:
+            expected = cross_LHTS[:, :, query]
+            torch.testing.assert_close(found.source_weights_LHS, expected, rtol=1e-5, atol=1e-5)
+
+
+def state_of(engine: Engine) -> tuple[Any, ...]:
+    """Everything that a look could disturb."""
+    store, pool = engine.runner.need_store(), engine.memory.pool
+    rows = [rows.clone() for part in store.rows for rows in part.values()]
+    tables = [
+        (job.request.id, s.index, s.num_computed, [list(t) for t in s.tables.pages])
+        for job in engine.scheduler.state.jobs.values()
+        for s in job.sequences
+        if s.tables is not None
+    ]
+    ages = engine.memory.prefix.version, pool.clock, list(pool.free_pages), pool.num_idle
+    return rows, tables, ages, pool.snapshot(), engine.memory.prefix.export()
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"), [*((name, "radix") for name in MODELS), ("mha", "hash"), ("window", "hash")]
+)
+def test_rows_are_those_of_the_uncached_pass_while_it_runs_and_afterwards(
+    name: str, prefix: str
+) -> None:
+    engine = make(name, prefix_cache=prefix)
+    asked = ask(engine)
+    ask(engine, 4, sampling=SamplingConfig(temperature=1.0, seed=5))
+    for _ in range(11):
+        engine.step()
+    log = EventLog()
+    engine.listen(log)
+    before = state_of(engine)
+    tokens = list(engine.scheduler.state.jobs[asked].leader.tokens)
+    assert len(tokens) == len(PROMPT) + 11
+    check_all(engine, asked, tokens)
+    after = state_of(engine)
+    assert all(map(torch.equal, before[0], after[0])) and before[1:] == after[1:]
+    assert log.num_seen == 0 and not any(m._forward_hooks for m in engine.model.modules())
+    finish(engine)
+    check_all(engine, asked, [*tokens, *engine.past[asked].lines[0][len(tokens) :]])
+    assert len(engine.past[asked].lines[0]) == len(PROMPT) + 13
+
+
+def test_a_window_that_has_passed_is_computed_again_without_a_prefix_cache() -> None:
+    engine = make("window", prefix_cache="none")
+    asked = ask(engine)
+    for _ in range(12):
+        engine.step()
+    job = engine.scheduler.state.jobs[asked]
+    assert job.leader.tables is not None and job.leader.tables.pages[0][0] == 0
+    check_all(engine, asked, list(job.leader.tokens))
+
+
+def test_one_head_of_one_layer_can_be_asked_for() -> None:
+    engine = make("source")
+    desk = Desk(engine)
+    asked = desk.open(Writing(PROMPT, 6, SOURCE))
+    for _ in desk.follow(asked):
+        pass
+    rows = engine.attention_rows(asked, 10)
+    one = desk.attention(asked, layer=1, head=2, query=10)
+    assert one.tokens == rows.tokens and torch.equal(one.weights_S, rows.weights_LHS[1, 2])
+    assert rows.source_weights_LHS is not None and one.source_weights_S is not None
+    assert torch.equal(one.source_weights_S, rows.source_weights_LHS[1, 2])
+    assert one.source_weights_S.shape == (len(SOURCE),)
+
+
+def test_each_sample_and_each_result_of_a_search_has_rows_of_its_own() -> None:
+    engine = make("gqa")
+    asked = ask(engine, 9, n=3, sampling=SamplingConfig(temperature=1.5, seed=1))
+    for _ in range(5):
+        engine.step()
+    for sequence in engine.scheduler.state.jobs[asked].sequences:
+        check_all(engine, asked, list(sequence.tokens), sequence.index)
+    finish(engine)
+    lines = engine.past[asked].lines
+    assert len({tuple(tokens) for tokens in lines.values()}) == 3
+    for sample, tokens in lines.items():
+        check_all(engine, asked, tokens, sample)
+    engine = make("t5")
+    asked = ask(engine, 9, beam=BeamConfig(4, num_best=2), ends=frozenset([2]))
+    for _ in range(5):
+        engine.step()
+    for sequence in engine.scheduler.state.jobs[asked].sequences:
+        check_all(engine, asked, list(sequence.tokens), sequence.index)
+    (update,) = [update for _ in range(20) for update in engine.step()]
+    for place, found in enumerate(update.hypotheses):
+        check_all(engine, asked, [*PROMPT, *found.ids], place)
+
+
+def test_preempted_and_cancelled_requests_are_found_in_the_cache() -> None:
+    engine = make("gqa")
+    asked, other = ask(engine), ask(engine, 5, salt="x")
+    for _ in range(3):
+        engine.step()
+    job = engine.scheduler.state.jobs[asked]
+    engine.scheduler.state.put_back(job)
+    assert job.leader.tables is None
+    check_all(engine, asked, list(job.leader.tokens))
+    engine.cancel(other)
+    check_all(engine, other, engine.past[other].lines[0])
+
+
+def test_keys_that_turn_late_are_met_at_the_length_of_that_time() -> None:
+    scaling = {"kind": "dynamic", "factor": 2.0, "original_max_len": 8}
+    checkpoint = tiny("decoder", position={"kind": "rotary", "scaling": scaling}, **heads())
+    engine = Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**SMALL))
+    asked = ask(engine, 12)
+    finish(engine)
+    tokens = engine.past[asked].lines[0]
+    assert isinstance(engine.model, Decoder)
+    stack, cache = engine.model.decoder, ContiguousCache(engine.model.kv_specs(), 1, 40)
+    with torch.no_grad():
+        stack(ForwardBatch(torch.tensor([PROMPT]), cache=cache))
+        cache.advance(len(PROMPT))
+        for query in range(len(PROMPT), len(tokens)):
+            with recorded([block.attention.weights for block in stack.layers]) as seen:
+                stack(ForwardBatch(torch.tensor([[tokens[query]]]), cache=cache))
+            cache.advance(1)
+            if query // 4 == len(tokens[:-1]) // 4:
+                continue  # the last, unfinished page is gone, and is made at another length
+            found = engine.attention_rows(asked, query).weights_LHS
+            torch.testing.assert_close(found, torch.cat(seen)[:, :, 0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ({"layer": 2}, "layer 2 is asked for, but the model has 2: use 0 to 1"),
+        ({"head": 4}, "head 4 is asked for, but a layer has 4: use 0 to 3"),
+        ({"query": 20}, "position 20 is asked for, but request r0 has 12: use 0 to 11"),
+        ({"query": -1}, "position -1 is asked for"),
+        ({"sample": 3}, r"request r0 has no sample 3: it has \[0\]"),
+        ({"name": "r9"}, "there is no request r9 that writes.*more than 256 others"),
+    ],
+)
+def test_a_place_that_is_not_there_is_refused_with_both_numbers(
+    place: dict[str, Any], message: str
+) -> None:
+    engine = make("gqa")
+    ask(engine)
+    for _ in range(3):
+        engine.step()
+    with pytest.raises(UsageError, match=message):
+        engine.attention(**{"name": "r0", "layer": 0, "head": 0, "query": 3, **place})
+
+
+@pytest.mark.parametrize("prefix", ["none", "radix"])
+def test_rows_that_are_gone_are_said_to_be_with_both_numbers(prefix: str) -> None:
+    engine = make("gqa", prefix_cache=prefix)
+    asked = ask(engine)
+    with pytest.raises(UsageError, match="has rows of 0 tokens .* position 8 reads those of 8"):
+        engine.attention(asked, 0, 0, 8)
+    finish(engine)
+    if prefix == "radix":
+        assert engine.memory.prefix.evict_oldest(3) == 3
+    message = f"has rows of {0 if prefix == 'none' else 8} tokens .* position 17 reads those of 16"
+    with pytest.raises(UsageError, match=message):
+        engine.attention(asked, 0, 0, 17)
+
+
+def test_a_source_that_is_gone_is_said_to_be_with_both_numbers() -> None:
+    engine = make("t5")
+    asked = ask(engine)
+    finish(engine)
+    engine.memory.sources.evict_oldest(1)
+    with pytest.raises(UsageError, match="rows of 0 of the 7 tokens of its source"):
+        engine.attention(asked, 0, 0, 3)
+
+
+def test_texts_that_are_only_read_have_no_rows() -> None:
+    engine = make("gqa")
+    with pytest.raises(UsageError, match="no request r0 that writes"):
+        engine.attention(engine.submit_text([5, 6, 7]), 0, 0, 1)
+    checkpoint = tiny("encoder")
+    with pytest.raises(UsageError, match="kind encoder: it keeps no rows"):
+        Engine(checkpoint.model, checkpoint.tokenizer).attention("r0", 0, 0, 0)
+
+
+def test_only_the_last_requests_are_remembered() -> None:
+    engine = make("gqa")
+    engine.past.limit = 2
+    names = [ask(engine, 1) for _ in range(3)]
+    finish(engine)
+    assert [name in engine.past for name in names] == [False, True, True]
+    assert not engine.requests and not engine.lines

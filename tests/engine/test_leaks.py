@@ -1,0 +1,228 @@
+"""The real engine under fire: requests of every kind come, are cancelled, fail or lose their step,
+in a pool that is far too small. After every step the invariants of the scheduler are counted from
+scratch, the events give the same pages, and nobody who has gone holds one; whoever ends has the
+same bits as alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weft.cache.events import EventLog, Replayed, replay
+from weft.core.errors import DataError
+from weft.engine.beam import BeamConfig
+from weft.engine.desk import Desk
+from weft.engine.engine import Engine
+from weft.engine.grammar import make_grammar
+from weft.engine.schedule.audit import audit, filled_rows, holders
+from weft.engine.settings import EngineConfig
+from weft.engine.writing import Update, Writing
+from weft.models.encoder_decoder import EncoderDecoder
+from weft.sampling.settings import SamplingConfig
+
+from . import plain
+from .test_attention import MODELS
+from .tiny import tiny
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gqa": ("gqa", {}),
+    "mla, hashed, drafts": ("mla", {"prefix_cache": "hash", "speculate": True}),
+    "windows, chunks": ("some windows", {"token_budget": 14, "preempt_every": 9}),
+    "sources": ("t5", {"encoder_budget": 12, "preempt_every": 11}),
+}
+STEPS = 80
+
+
+class BrokenError(Exception):
+    """What a test breaks."""
+
+
+class Fire:
+    """One engine with random callers."""
+
+    def __init__(self, name: str, config: dict[str, Any]) -> None:
+        checkpoint = tiny(**MODELS[name])
+        # the smallest pool that is allowed: two sequences of the full length
+        settings = {"page_size": 4, "cache_gib": 1e-9, **config}
+        self.engine = Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**settings))
+        self.alone = Engine(
+            checkpoint.model, checkpoint.tokenizer, EngineConfig(page_size=4, prefix_cache="none")
+        )
+        self.rng, self.log, self.replayed = random.Random(name), EventLog(None), Replayed()
+        self.engine.listen(self.log)
+        self.vocab = checkpoint.model.config.vocab_size
+        self.common = self.rng.choices(range(5, self.vocab), k=12)
+        self.asked: dict[str, Writing] = {}
+        self.found: dict[tuple[str, int], list[Any]] = {}
+        self.done: set[str] = set()
+        self.gone: set[str] = set()
+        """Cancelled, failed, or lost with a step."""
+
+    def writing(self) -> Writing:
+        rng, vocab = self.rng, self.vocab
+        prompt = self.common[: rng.randrange(1, 13)] + rng.choices(
+            range(5, vocab), k=rng.randrange(4)
+        )
+        source = tuple(self.common[: rng.randrange(1, 9)])
+        has_source = isinstance(self.engine.model, EncoderDecoder)
+        sampling = SamplingConfig(
+            temperature=rng.choice([0.0, 0.9]), seed=rng.randrange(99), logprobs=1
+        )
+        kind = rng.choice(["plain", "plain", "samples", "beam", "grammar", "no token"])
+        more: dict[str, Any] = {"ends": frozenset([2])}
+        if kind == "samples":
+            more["n"] = rng.randint(2, 3)
+        elif kind == "beam":
+            more["beam"] = BeamConfig(rng.randint(1, 3))
+        elif kind in ("grammar", "no token") and not has_source:
+            more["grammar"] = make_grammar("regex", "[a-d ]{3,}x")
+            if kind == "no token":  # what the grammar would allow is banned
+                sampling = SamplingConfig(banned=tuple(range(1, vocab)))
+        given = source if has_source else None
+        return Writing(tuple(prompt), rng.randrange(1, 24), given, sampling, **more)
+
+    def arrive(self) -> None:
+        if len(self.engine.scheduler.state.jobs) < 14 and self.rng.random() < 0.7:
+            writing = self.writing()
+            self.asked[self.engine.submit(writing)] = writing
+
+    def disturb(self) -> None:
+        jobs = list(self.engine.scheduler.state.jobs)
+        if jobs and self.rng.random() < 0.1:
+            name = self.rng.choice(jobs)
+            self.engine.cancel(name)
+            self.gone.add(name)
+            self.check()
+
+    def step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        chance = self.rng.random()
+        with monkeypatch.context() as patch:
+            if chance < 0.05:
+                patch.setattr(self.engine.runner, "run", self.failing(self.engine.runner.run))
+            elif chance < 0.08:
+                patch.setattr(self.engine, "choose", self.failing(self.engine.choose))
+            known = set(self.engine.scheduler.state.jobs)
+            try:
+                for update in self.engine.step():
+                    self.take(update)
+            except BrokenError:
+                self.gone |= known - set(self.engine.scheduler.state.jobs)
+        self.check()
+
+    def failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, but it fails in the end: rows are written by then, tokens are taken."""
+
+        def fail(*args: Any) -> None:
+            real(*args)
+            raise BrokenError
+
+        return fail
+
+    def take(self, update: Update) -> None:
+        name = update.request_id
+        if update.error is not None:
+            assert self.asked[name].sampling.banned, update.error
+            self.gone.add(name)
+            return
+        found = self.found.setdefault((name, update.index), [])
+        found += zip(update.tokens, update.logprobs, strict=False)
+        found += update.hypotheses
+        if update.finish is not None and not self.engine.has(name):
+            self.done.add(name)
+
+    def check(self) -> None:
+        state, pool = self.engine.scheduler.state, self.engine.memory.pool
+        audit(state)
+        replay(self.log.events, self.replayed)
+        self.log.events.clear()
+        assert self.replayed.counts == pool.snapshot()
+        assert self.replayed.holders == holders(state)
+        assert self.replayed.rows == filled_rows(state)
+        owners = {owner for held in self.replayed.holders.values() for owner in held}
+        names = {owner.split("/")[0] for owner in owners} - {"prefix", "sources"}
+        assert names <= set(state.jobs), f"{names - set(state.jobs)} have gone but hold pages"
+        assert not (self.gone | self.done) & set(state.jobs), "who has gone is gone within the step"
+        known = {*self.engine.lines, *self.engine.beams, *self.engine.requests}
+        assert known <= set(state.jobs), f"{known - set(state.jobs)} are remembered for ever"
+
+    def check_results(self) -> None:
+        """The same bits as alone, request by request."""
+        for name in sorted(self.done):
+            asked = self.alone.submit(self.asked[name])
+            expected: dict[int, list[Any]] = {}
+            while not self.alone.is_idle:
+                for update in self.alone.step():
+                    assert update.request_id == asked
+                    line = expected.setdefault(update.index, [])
+                    line += zip(update.tokens, update.logprobs, strict=False)
+                    line += update.hypotheses
+            found = {i: line for (owner, i), line in self.found.items() if owner == name}
+            assert found == expected, f"{name} differs from running alone: {self.asked[name]}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_engine_keeps_its_promises_whatever_its_callers_do(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fire = Fire(*CASES[case])
+    for _ in range(STEPS):
+        fire.arrive()
+        fire.disturb()
+        fire.step(monkeypatch)
+    while not fire.engine.is_idle:
+        for update in fire.engine.step():
+            fire.take(update)
+        fire.check()
+    assert fire.done | fire.gone == set(fire.asked) and not fire.done & fire.gone
+    counts = fire.engine.statistics()
+    print(f"{len(fire.done)} done, {len(fire.gone)} gone, {counts}")
+    assert len(fire.done) > 20 and len(fire.gone) > 8
+    assert counts.preemptions and counts.evictions and counts.hit_tokens
+    assert counts.pages_in_use == 0 and counts.waiting == counts.running == 0
+    fire.check_results()
+
+
+def engine_of(kind: str = "decoder") -> Engine:
+    checkpoint = tiny(kind)
+    return Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(page_size=4, cache_gib=1e-3))
+
+
+def test_a_step_that_fails_behind_its_pass_takes_its_requests_along_and_nobody_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engine_of()
+    desk = Desk(engine)
+    lost, text = desk.open(Writing((5, 9, 30, 7, 8), 6)), desk.open_text([5, 6, 7])
+
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "choose", fail)
+        with pytest.raises(KeyboardInterrupt):
+            desk.step()
+    assert engine.is_idle and engine.memory.pool.num_free == engine.memory.pool.num_usable
+    with pytest.raises(DataError, match=f"request {lost} was lost in a step that failed"):
+        desk.next(lost)
+    with pytest.raises(DataError, match=f"request {text} was lost"):
+        list(desk.results([text]))
+    after = desk.open(Writing((5, 9, 30), 6))
+    tokens = [token for update in desk.follow(after) for token in update.tokens]
+    assert tokens == plain.greedy(engine.model, [5, 9, 30], 6)
+
+
+def test_a_request_that_fails_has_given_everything_back_when_its_error_is_told() -> None:
+    engine = engine_of()
+    banned = SamplingConfig(banned=tuple(range(1, engine.model.config.vocab_size)))
+    grammar = make_grammar("regex", "[a-d ]{3,}x")
+    bad = engine.submit(Writing((5, 9, 30, 7, 8), 6, sampling=banned, grammar=grammar, n=2))
+    good = engine.submit(Writing((6, 9, 30), 6))
+    updates = engine.step()
+    assert {update.request_id for update in updates if update.error} == {bad}
+    assert not engine.has(bad) and engine.has(good)
+    held = {owner for owners in holders(engine.scheduler.state).values() for owner in owners}
+    assert held == {f"{good}/0", "prefix"}
+    audit(engine.scheduler.state)
