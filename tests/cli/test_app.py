@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import types
 from typing import Annotated
 
@@ -73,14 +72,16 @@ def test_help_is_quick_and_leaves_torch_alone(words):
         "import sys; from weft.cli import main; code = main(sys.argv[1:]);"
         "sys.exit(3 if 'torch' in sys.modules else code)"
     )
-    start = time.perf_counter()
+    before = os.times()
     done = subprocess.run(
         [sys.executable, "-c", code, *words, "--help"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: weft" in done.stdout
-    # well under a second alone; the bound is wide because tests share their machine
-    assert time.perf_counter() - start < 2.0
+    after = os.times()
+    # time of the processor, as tests share their machine; well under a second
+    spent = after.children_user + after.children_system
+    assert spent - before.children_user - before.children_system < 2.0
 
 
 def test_help_lists_every_command_with_its_line(capsys):
@@ -154,7 +155,7 @@ def test_debug_after_two_dashes_is_an_argument():
         ([], "Missing command. See 'weft --help'."),
         (["fail"], "Missing argument 'what'. See 'weft fail --help'."),
         (["fail", "a", "b"], "Got unexpected extra argument(s) (b). See 'weft fail"),
-        (["fail", "a", "--exit-with", "x"], "Invalid value for '--exit-with': "),
+        (["fail", "a", "--exit-with", "x"], "--exit-with is x: it must be a valid integer"),
         (["fail", "a", "--exit-wit", "1"], "No such option: --exit-wit"),
         (["group"], "Missing command. See 'weft group --help'."),
         (["group", "onne"], "No such command 'onne'. Did you mean 'one'"),

@@ -1,4 +1,4 @@
-"""generate, chat, embed and convert on small models of our own: what they print and refuse."""
+"""chat, embed and convert on small models of our own: what they print and refuse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 import weft
-from tests.engine.tiny import pieces, tiny_folder
+from tests.engine.tiny import tiny_folder
 from weft.checkpoint.native import TEMPLATE
 from weft.cli.app import main
 
@@ -30,31 +30,6 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("lm") / "model", "decoder")
 
 
-def test_generate_streams_what_python_gives(writer: Path, capsys: pytest.CaptureFixture) -> None:
-    expected = weft.load(writer).generate("the", max_tokens=8, temperature=0.0)
-    assert main(["generate", str(writer), "the", "--max-tokens", "8"]) == 0
-    assert capsys.readouterr().out == expected + "\n"
-
-
-def test_generate_tells_text_tokens_and_usage(writer: Path, capsys: pytest.CaptureFixture) -> None:
-    asked = ["generate", str(writer), "the", "--max-tokens", "8", "--json"]
-    asked += ["--temperature", "1", "--seed", "3"]
-    assert main(asked) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert list(told) == ["text", "tokens", "usage"]
-    loaded = weft.load(writer)
-    assert told["usage"]["prompt_tokens"] == len(loaded.prompt_ids("the"))
-    assert told["usage"]["completion_tokens"] == len(told["tokens"]) <= 8
-    assert told["text"] == "".join(pieces(loaded.tokenizer, told["tokens"]))
-
-
-def test_generate_ends_before_a_stop(writer: Path, capsys: pytest.CaptureFixture) -> None:
-    whole = weft.load(writer).generate("the", max_tokens=20, temperature=0.0)
-    assert len(whole) > 3, "the model says enough to be stopped"
-    assert main(["generate", str(writer), "the", "--max-tokens", "20", "--stop", whole[2:4]]) == 0
-    assert capsys.readouterr().out == whole[: whole.find(whole[2:4])] + "\n"
-
-
 def test_chat_answers_each_line_in_the_template(
     writer: Path,
     tmp_path: Path,
@@ -69,9 +44,29 @@ def test_chat_answers_each_line_in_the_template(
     assert [turn["role"] for turn in turns] == ["assistant", "assistant"]
     prompt = f"u:a cat a:{turns[0]['content']} u:the dog a:"
     assert turns[1]["content"] == weft.load(folder).generate(prompt, 3, temperature=0.0)
-    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["chat", str(writer)]) == 2
     assert "has no chat template" in capsys.readouterr().err
+
+
+def test_a_turn_has_what_was_asked_for_and_says_when_it_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tiny_folder(tmp_path / "chat", "decoder")
+    (folder / TEMPLATE).write_text(TURNS)
+    asked = ["chat", str(folder), "--max-tokens", "3", "--regex", "[a-c]{9}"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\n"))
+    assert main([*asked, "--json", "--logprobs", "1"]) == 0
+    turn = json.loads(capsys.readouterr().out)
+    assert list(turn) == ["role", "content", "finish_reason", "logprobs"]
+    assert turn["finish_reason"] == "length" and set(turn["content"]) <= set("abc")
+    assert len(turn["logprobs"]) == 3
+    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\n"))
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    assert shown.out == turn["content"] + "\n" and "cut after 3 tokens" in shown.err
+    assert main([*asked, "--logprobs", "1"]) == 2
+    assert "only --json has a place" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])

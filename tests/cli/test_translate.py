@@ -75,6 +75,32 @@ def test_json_has_source_translation_and_score(model, file, capsys):
     assert rows[1]["score"] is None
 
 
+def test_the_best_of_a_search_come_with_line_numbers_and_scores(model, file, capsys):
+    found = load(model).translate_best(LINES, 2, beam=3)
+    assert weft(model, file, "--beam", 3, "--n-best", 2) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    expected = [(n, one) for n, best in enumerate(found, 1) for one in best]
+    assert [(int(row[0]), row[2]) for row in rows] == [
+        (n, module.one_line(one.text)) for n, one in expected
+    ]
+    assert [row[1] for row in rows] == [
+        "-" if one.score is None else f"{one.score:.4f}" for _, one in expected
+    ]
+    assert weft(model, file, "--beam", 3, "--n-best", 2, "--json") == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert list(told) == ["source", "translation", "score", "n_best"]
+    assert [one["translation"] for one in told["n_best"]] == [one.text for one in found[0]]
+
+
+def test_translations_are_drawn_with_a_temperature(model, file, capsys):
+    asked = ["--temperature", 1.5, "--top-k", 20, "--seed", 3]
+    assert weft(model, file, *asked) == 0
+    expected = load(model).translate(LINES, temperature=1.5, top_k=20, seed=3)
+    assert capsys.readouterr().out.splitlines() == [module.one_line(text) for text in expected]
+    assert weft(model, file, *asked, "--n-best", 3, "--cache", 0.01, "--prefix-cache", "none") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3 * 3 + 2
+
+
 def test_chunks_change_nothing_and_come_one_after_the_other(model, file, capsys, monkeypatch):
     weft(model, file)
     expected = capsys.readouterr().out
@@ -121,8 +147,11 @@ def test_errors_are_one_sentence(model, tmp_path, capsys):
         (["nowhere"], 1, "nowhere: there is no such model. Name a Weft folder"),
         ([model, "gone.txt"], 1, "gone.txt: there is no such file"),
         ([model, bad], 1, f"{bad}, line 2: byte 0xff at byte 1 of the line is not UTF-8"),
-        ([lm, bad], 1, f"{bad}, line 2"),
-        ([model, bad, "--beam", "0"], 2, "Invalid value for '--beam'"),
+        ([lm, bad], 2, "this model is of kind decoder: translate needs"),
+        ([model, bad, "--n-best", "3"], 2, "--n-best is 3 but --beam is 1: a search finds no more"),
+        ([model, bad, "--beam", "2", "--temperature", "1"], 2, "--beam is 2 and --temperature 1"),
+        ([model, bad, "--max-tokens", "99"], 2, "max_tokens is 99 but the model's max_len is 40"),
+        ([model, bad, "--beam", "0"], 2, "--beam is 0: it must be greater than or equal to 1. See"),
         ([model, bad, "--device", "gpu"], 2, "device is 'gpu'"),
         ([], 2, "Missing argument 'MODEL'"),
     ]
@@ -130,8 +159,3 @@ def test_errors_are_one_sentence(model, tmp_path, capsys):
         assert weft(*args) == code
         shown = capsys.readouterr()
         assert shown.err.startswith(message) and shown.err.count("\n") == 1
-    bad.write_text("the cat\n")
-    assert weft(lm, bad) == 2
-    assert capsys.readouterr().err.startswith("this model is of kind decoder: translate needs")
-    assert weft(model, bad, "--max-tokens", 99) == 2
-    assert "max_len is 40. Shorten the prompt, or ask for at most 39" in capsys.readouterr().err

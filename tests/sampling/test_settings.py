@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.core.errors import ConfigError, UsageError
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.settings import SamplingConfig, SamplingKeywords
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,7 @@ def test_settings_say_whether_they_change_the_most_likely_token() -> None:
 def test_settings_survive_json() -> None:
     config = SamplingConfig(logit_bias={3: 0.5}, banned=[7], logprobs=2, min_p=0.1)
     assert SamplingConfig.from_dict(config.to_dict()) == config
+
+
+def test_the_keywords_are_the_settings() -> None:
+    assert set(SamplingKeywords.__annotations__) == set(SamplingConfig.model_fields)

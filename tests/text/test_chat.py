@@ -132,6 +132,14 @@ def test_objects_of_the_caller_do_not_enter():
         ChatTemplate("{{ messages[0].content.shout() }}").render(messages)
 
 
+@pytest.mark.parametrize("source", ["{{ range(999999999) }}", "{{ raise_exception('No.') }}", "{{"])
+def test_an_error_of_a_template_has_one_full_stop_a_sentence(source):
+    with pytest.raises((DataError, UsageError)) as error:
+        ChatTemplate(source).render(talk(("user", "a")))
+    text = str(error.value)
+    assert text.endswith(".") and ".." not in text and ". ." not in text, text
+
+
 def test_a_budget_ends_with_its_clock():
     times = iter(range(0, 10**6, 3))
     budget = Budget(Limits(seconds=10.0), now=lambda: next(times))

@@ -189,8 +189,25 @@ def usage_sentence(error: typer.TyperException) -> str:
     """typer's own message, and the command whose help says more."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "weft"
-    message = " ".join(error.format_message().split())
+    message = wrong_value(error) or " ".join(error.format_message().split())
     return f"{message.rstrip('.?')}. See '{path} --help'."
+
+
+def wrong_value(error: typer.TyperException) -> str | None:
+    """The option, the value and what is allowed, which typer's message leaves out; None for an
+    error that is not about a value."""
+    from pydantic import ValidationError  # only who errs waits for it
+
+    from weft.core.explain import rule_of
+
+    cause, option = error.__cause__, getattr(error, "param", None)
+    if not isinstance(cause, ValidationError) or option is None:
+        return None
+    detail = cause.errors()[0]
+    name, value = option.get_error_hint().strip("'"), str(detail["input"])
+    if detail["type"] == "value_error":
+        return f"{name}: {rule_of(detail)}"
+    return f"{name} is {value if value.strip() else repr(value)}: {rule_of(detail)}"
 
 
 def use_utf8() -> None:

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.generate import Device, MaxTokens, MinP, Model, Seed, Temperature, TopK, TopP
+from weft.cli.answers import finish_reason, logprob_list
+from weft.cli.options import (
+    Cache,
+    Device,
+    FrequencyPenalty,
+    JsonSchema,
+    Logprobs,
+    MaxTokens,
+    MinP,
+    Model,
+    PrefixCache,
+    PresencePenalty,
+    Regex,
+    RepetitionPenalty,
+    Seed,
+    Speculate,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+    engine_settings,
+    read_schema,
+    refuse_logprobs,
+    say_without_effect,
+)
 from weft.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from weft.engine.answers import Answer
+    from weft.engine.model import LoadedModel
+    from weft.engine.options import Options
+    from weft.sampling.settings import SamplingKeywords
 
 
 def command(
@@ -19,9 +49,21 @@ def command(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    presence_penalty: PresencePenalty = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
     seed: Seed = 0,
+    stop: Stop = None,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    logprobs: Logprobs = None,
+    speculate: Speculate = False,
+    cache: Cache = 1.0,
+    prefix_cache: PrefixCache = "radix",
     device: Device = "auto",
-    json: Annotated[bool, typer.Option("--json", help="One object a turn: role, content.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="One object a turn: role, content, finish_reason.")
+    ] = False,
 ) -> None:
     """Talk with a model. A line is a turn; an empty line or the end of input ends it.
 
@@ -31,26 +73,72 @@ def command(
       echo "What is the capital of France?" | weft chat smollm2
       weft chat smollm2 --system "Answer in one word." --temperature 0.7 --top-p 0.9
     """
-    from weft.engine.load import load
-    from weft.sampling.settings import SamplingConfig
+    refuse_logprobs(logprobs, json)
+    from weft.engine.load import check_model, load
+    from weft.engine.options import Options
 
-    sampling = SamplingConfig(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+    sampling: SamplingKeywords = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "seed": seed,
+        "logprobs": logprobs,
+    }
+    schema = read_schema(json_schema)
+    options = Options.of(max_tokens, stop=stop or (), json_schema=schema, regex=regex, **sampling)
+    engine = engine_settings(cache, prefix_cache, speculate)
+    say_without_effect(sampling)
+    check_model(model, "chat", max_tokens)
+    writer = load(model, device, engine=engine)
+    assert writer.requests.template, "a model without a template was not refused"
+    converse(
+        writer, [] if system is None else [{"role": "system", "content": system}], options, json
     )
-    writer = load(model, device)
-    messages = [] if system is None else [{"role": "system", "content": system}]
+
+
+def converse(
+    writer: LoadedModel, messages: list[dict[str, str]], options: Options, json: bool
+) -> None:
+    """Turn after turn, until an empty line; the messages grow."""
     is_typed = sys.stdin.isatty()
     if is_typed:
         say("Type a line; an empty one ends the conversation.")
     while question := ask(is_typed):
         messages.append({"role": "user", "content": question})
-        answer = ""
-        for part in writer.chat(messages, max_tokens, sampling):
-            answer += part
-            if not json:
-                print(part, end="", flush=True)
-        messages.append({"role": "assistant", "content": answer})
-        print_json(messages[-1]) if json else print()
+        answer = reply(writer, messages, options, is_shown=not json)
+        messages.append({"role": "assistant", "content": answer.text})
+        if json:
+            print_json({**messages[-1], **details(answer, writer, options)})
+        elif finish_reason(answer) == "length":
+            say(f"[cut after {len(answer.tokens)} tokens: --max-tokens sets how many]")
+
+
+def reply(
+    writer: LoadedModel, messages: list[dict[str, str]], options: Options, is_shown: bool
+) -> Answer:
+    """The answer to a conversation, printed as it comes."""
+    from weft.engine.answers import Answer
+
+    answer = Answer()
+    for update in writer.write(writer.chat_ids(messages), options):
+        answer.add(update)
+        if is_shown:
+            print(update.text, end="", flush=True)
+    if is_shown:
+        print(flush=True)
+    return answer
+
+
+def details(answer: Answer, writer: LoadedModel, options: Options) -> dict[str, Any]:
+    """What --json tells of an answer besides its text."""
+    told: dict[str, Any] = {"finish_reason": finish_reason(answer)}
+    if options.sampling.logprobs is not None:
+        told["logprobs"] = logprob_list(answer, writer.tokenizer)
+    return told
 
 
 def ask(is_typed: bool) -> str:

@@ -6,18 +6,16 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.output import print_json, progress, say
-from weft.cli.translate import CHUNK, chunks
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file or a name.")]
-File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none or -: stdin.")]
+from weft.cli.options import BatchTokens, Device, File, Model
+from weft.cli.output import print_json, progress
+from weft.cli.translate import CHUNK, chunks, say_cut
 
 
 def command(
     model: Model,
     file: File = "-",
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one step computes.")] = 4096,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    batch_tokens: BatchTokens = 4096,
+    device: Device = "auto",
     json: Annotated[bool, typer.Option("--json", help="One object a line: text, vector.")] = False,
 ) -> None:
     """One vector of length 1 for every line of text: close vectors, close meanings.
@@ -41,5 +39,4 @@ def command(
                 print_json({"text": line, "vector": vector})
             else:
                 print(" ".join(f"{number:.6f}" for number in vector))
-    if reader.tokenizer.report.cut_lines:
-        say(reader.tokenizer.report.summary())
+    say_cut(reader)

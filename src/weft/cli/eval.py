@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from weft.cli.options import BatchTokens, Cache, Device, Model, PrefixCache, engine_settings
 from weft.cli.output import print_json, print_table, progress
-from weft.cli.translate import (
-    BatchTokens,
-    Beam,
-    Device,
-    LengthPenalty,
-    MaxTokens,
-    Model,
-    one_line,
-    say_cut,
-)
+from weft.cli.translate import Beam, LengthPenalty, MaxTokens, one_line, say_cut
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +54,8 @@ def command(
     tokenize: Tokenize = "13a",
     language: Language = "en",
     out: Out = None,
+    cache: Cache = 1.0,
+    prefix_cache: PrefixCache = "radix",
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -80,12 +74,13 @@ def command(
     refuse_mixture(pairs, tsv, text, out)
     if out is not None:
         write_lines(out, [], mode="a")
-    from weft.engine.load import load
-    from weft.engine.settings import EngineConfig
+    from weft.engine.load import check_model, load
 
-    loaded = load(model, device, engine=EngineConfig.of_batches(batch_tokens))
+    engine = engine_settings(cache, prefix_cache, batch_tokens=batch_tokens)
+    check_model(model, "translate" if text is None else "perplexity", max_tokens)
+    loaded = load(model, device, engine=engine)
     if text is not None:
-        result = score_text(loaded, text, documents, batch_tokens)
+        result = score_text(loaded, text, documents)
     else:
         lines = read_both(pairs, tsv, columns)
         search = (beam, length_penalty, max_tokens)
@@ -145,13 +140,13 @@ def score_lines(
     return {**scores.to_dict(), "lines": len(references)}
 
 
-def score_text(loaded: LoadedModel, text: str, documents: str, batch_tokens: int) -> dict[str, Any]:
+def score_text(loaded: LoadedModel, text: str, documents: str) -> dict[str, Any]:
     from weft.text.corpus import read_lines
 
     lines = list(read_lines(text))
     texts = lines if documents == "line" else ["\n".join(lines) + "\n"]
     with progress("reading") as step:
-        loss = loaded.loss(texts, batch_tokens, step)
+        loss = loaded.loss(texts, step)
     return {"perplexity": loss.perplexity, "loss": loss.per_token, "tokens": loss.tokens}
 
 

@@ -1,38 +1,78 @@
-"""`weft generate`: a prompt -> the text that follows, as it comes."""
+"""`weft generate`: a prompt -> the text that follows, as it comes; or many prompts at once."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.output import print_json
+from weft.cli.answers import answer_object
+from weft.cli.options import (
+    Cache,
+    Device,
+    FrequencyPenalty,
+    JsonSchema,
+    Logprobs,
+    MaxTokens,
+    MinP,
+    Model,
+    PrefixCache,
+    PresencePenalty,
+    Regex,
+    RepetitionPenalty,
+    Seed,
+    Speculate,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+    engine_settings,
+    read_schema,
+    refuse_logprobs,
+    say_without_effect,
+)
+from weft.cli.output import print_json, progress, say
+from weft.cli.translate import CHUNK, chunks, one_line
+from weft.core.errors import DataError, UsageError
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file or a name.")]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Most new tokens.", show_default="128")]
-Temperature = Annotated[float, typer.Option(min=0, help="0: always the most likely token.")]
-TopK = Annotated[int, typer.Option(min=0, help="Only the k most likely tokens; 0: all.")]
-TopP = Annotated[float, typer.Option(help="Only the likeliest that together reach this.")]
-MinP = Annotated[float, typer.Option(help="Only tokens at least this share of the likeliest.")]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed, the same text.")]
-Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+if TYPE_CHECKING:
+    from weft.engine.answers import Answer
+    from weft.engine.model import LoadedModel
+    from weft.engine.options import Options
+    from weft.engine.writing import Writing
+    from weft.sampling.settings import SamplingKeywords
 
 
 def command(
     model: Model,
-    prompt: Annotated[str, typer.Argument(metavar="[PROMPT]", help="None or -: stdin.")] = "-",
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="None or -: stdin, all of it.")
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Many prompts, one a line; -: stdin. Answered in order."),
+    ] = None,
     max_tokens: MaxTokens = None,
+    n: Annotated[int, typer.Option("--n", min=1, max=256, help="Answers to each prompt.")] = 1,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    presence_penalty: PresencePenalty = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
     seed: Seed = 0,
     stop: Stop = None,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    logprobs: Logprobs = None,
+    speculate: Speculate = False,
+    cache: Cache = 1.0,
+    prefix_cache: PrefixCache = "radix",
     device: Device = "auto",
     json: Annotated[
-        bool, typer.Option("--json", help="text, tokens and usage, at the end.")
+        bool, typer.Option("--json", help="One object an answer: text, tokens, usage and more.")
     ] = False,
 ) -> None:
     """Continue a text; the words appear as they are written.
@@ -40,26 +80,125 @@ def command(
     \b
     Example:
       weft generate smollm2 "The capital of France is" --max-tokens 10
-      weft generate runs/shakespeare "ROMEO:" --temperature 0.8 --seed 7
       weft generate smollm2 "1, 2, 3," --stop "7" --json
-    """
-    from weft.engine.load import load
-    from weft.sampling.settings import SamplingConfig
+      weft generate smollm2 "Once upon a time" --temperature 0.8 --n 3 --seed 7
+      weft generate smollm2 "Today is" --regex "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+      weft generate smollm2 --prompts prompts.txt --max-tokens 20 > answers.txt
 
-    text = sys.stdin.read() if prompt == "-" else prompt
-    sampling = SamplingConfig(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+    Several answers, and those to --prompts, are one a line, line breaks as spaces; an empty
+    prompt has an empty answer. With --json the text is as it is, and each object has index,
+    prompt, text, tokens, finish_reason (stop or length), stop_reason, logprobs if asked for, and
+    usage.
+    """
+    refuse_mixture(prompt, prompts)
+    refuse_logprobs(logprobs, json)
+    from weft.engine.load import check_model, load
+    from weft.engine.options import Options
+
+    sampling: SamplingKeywords = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "seed": seed,
+        "logprobs": logprobs,
+    }
+    schema = read_schema(json_schema)
+    options = Options.of(
+        max_tokens, n, stop=stop or (), json_schema=schema, regex=regex, **sampling
     )
-    writer = load(model, device)
-    ids = writer.prompt_ids(text)
-    updates = writer.write(ids, max_tokens, sampling, stop or [])
-    if json:
-        found = list(updates)
-        tokens = [token for update in found for token in update.tokens]
-        usage = {"prompt_tokens": len(ids), "completion_tokens": len(tokens)}
-        text = "".join(update.text for update in found)
-        print_json({"text": text, "tokens": tokens, "usage": usage})
+    engine = engine_settings(cache, prefix_cache, speculate)
+    say_without_effect(sampling, n)
+    check_model(model, "generate", max_tokens)
+    if prompts is not None:
+        answer_file(load(model, device, engine=engine), prompts, options, json)
+    else:
+        text = read_prompt(prompt)
+        answer_one(load(model, device, engine=engine), text, options, json)
+
+
+def refuse_mixture(prompt: str | None, prompts: str | None) -> None:
+    if prompt is not None and prompts is not None:
+        raise UsageError(
+            f"PROMPT is {prompt!r} and --prompts is {prompts!r}: there is one place for prompts. "
+            "Choose one."
+        )
+
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt, or all of standard input."""
+    if prompt not in (None, "-"):
+        return prompt or ""
+    if sys.stdin.isatty():
+        say("Type a text to go on from; Ctrl-D ends it.")
+    return sys.stdin.read()
+
+
+def answer_one(writer: LoadedModel, text: str, options: Options, json: bool) -> None:
+    """One prompt: its pieces as they come, or its answers when they are complete."""
+    if options.n > 1 or json:
+        writing = writer.requests.continued(writer.prompt_ids(text), options)
+        (found,) = writer.answer_all([writing])
+        print_answers(writer, text, found, options, json)
         return
-    for update in updates:
+    finish = None
+    for update in writer.write(writer.prompt_ids(text), options):
         print(update.text, end="", flush=True)
+        finish = update.finish
     print()
+    if finish is not None and finish.reason == "length":
+        say_cut(options)
+
+
+def answer_file(writer: LoadedModel, file: str, options: Options, json: bool) -> None:
+    """Many prompts, a chunk at a time; a chunk is worked on as a whole and answered in order."""
+    from weft.engine.answers import Answer
+    from weft.text.corpus import read_lines
+
+    first, nothing = 1, [Answer(index) for index in range(options.n)]
+    for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
+        writings = read_prompts(writer, file, first, lines, options)
+        # on a terminal the answers themselves show how far it is
+        with progress("writing", len(writings), is_shown=not sys.stdout.isatty()) as step:
+            found = writer.answer_all(writings, step)
+            for line in lines:
+                answers = next(found) if line.strip() else nothing
+                print_answers(writer, line, answers, options, json)
+        first += len(lines)
+
+
+def read_prompts(
+    writer: LoadedModel, file: str, first: int, lines: list[str], options: Options
+) -> list[Writing]:
+    """A request for each line that is not empty; a DataError names the one that cannot be asked."""
+    writings = []
+    for number, line in enumerate(lines, first):
+        if line.strip():
+            try:
+                writings.append(writer.requests.continued(writer.prompt_ids(line), options))
+            except UsageError as error:
+                raise DataError(str(error), file, number) from None
+    return writings
+
+
+def print_answers(
+    writer: LoadedModel, prompt: str, found: list[Answer], options: Options, json: bool
+) -> None:
+    for answer in found:
+        if json:
+            has_logprobs = options.sampling.logprobs is not None
+            print_json(answer_object(answer, prompt, writer.tokenizer, has_logprobs))
+        else:
+            print(one_line(answer.text))
+    sys.stdout.flush()
+    if any(answer.finish and answer.finish.reason == "length" for answer in found):
+        say_cut(options)
+
+
+def say_cut(options: Options) -> None:
+    """A text that was cut may not keep to its grammar."""
+    if options.grammar is not None:
+        say("cut at its most tokens, so that the text may not be whole. Raise --max-tokens.")

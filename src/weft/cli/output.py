@@ -71,14 +71,15 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def progress(
+    what: str, total: int | None = None, is_shown: bool = True
+) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, if that is a terminal; yields `step(amount)`."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(file=sys.stderr)
-    with Progress(
-        console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal
-    ) as bar:
+    is_off = not (is_shown and console.is_terminal)
+    with Progress(console=console, transient=True, redirect_stdout=False, disable=is_off) as bar:
         task = bar.add_task(what, total=total)
         yield lambda amount: bar.advance(task, amount)

@@ -6,21 +6,37 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.options import (
+    BatchTokens,
+    Cache,
+    Device,
+    File,
+    MinP,
+    Model,
+    PrefixCache,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    engine_settings,
+    say_without_effect,
+)
 from weft.cli.output import print_json, progress, say
+from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from weft.engine.model import LoadedModel, Translation
+    from weft.engine.answers import Translation
+    from weft.engine.model import LoadedModel
+    from weft.sampling.settings import SamplingKeywords
 
 CHUNK = 1000
 """Lines that are read, sorted by length and answered together; 1 where a person types them."""
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A Weft model folder.")]
-File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none or -: stdin.")]
-Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1: greedy.")]
+Beam = Annotated[int, typer.Option(min=1, max=256, help="Hypotheses kept at each step; 1: greedy.")]
 LengthPenalty = Annotated[
     float, typer.Option(min=0, help="Scores are divided by length to this power; 0: not at all.")
 ]
@@ -28,8 +44,10 @@ MaxTokens = Annotated[
     int | None,
     typer.Option(min=1, help="Most tokens of a translation.", show_default="2 x source + 10"),
 ]
-BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens that one step computes.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+NBest = Annotated[
+    int,
+    typer.Option("--n-best", min=1, max=256, help="Translations of each line, with their scores."),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="One object a line: source, translation, score.")
 ]
@@ -40,8 +58,16 @@ def command(
     file: File = "-",
     beam: Beam = 1,
     length_penalty: LengthPenalty = 1.0,
+    n_best: NBest = 1,
     max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    seed: Seed = 0,
     batch_tokens: BatchTokens = 4096,
+    cache: Cache = 1.0,
+    prefix_cache: PrefixCache = "radix",
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -51,24 +77,60 @@ def command(
     Example:
       echo "A man rides a bicycle." | weft translate runs/en-de
       weft translate runs/en-de test.en --beam 5 > test.de
+      weft translate runs/en-de test.en --beam 5 --n-best 3
+      weft translate runs/en-de test.en --temperature 1 --top-k 10 --seed 7
       weft translate runs/en-de test.en --beam 5 --json
 
     The score is the log probability divided by length ** length-penalty. Lines are answered as
-    they come, in groups of 1000; those typed at a terminal, one by one.
+    they come, in groups of 1000; those typed at a terminal, one by one. With --n-best above 1 a
+    line of output is the number of a source, a score and a translation with tabs between, best
+    first, and --json has them as n_best too. With a --temperature above 0 they are drawn.
     """
-    from weft.engine.load import load
-    from weft.engine.settings import EngineConfig
+    from weft.engine.load import check_model, load
     from weft.text.corpus import read_lines
 
-    translator = load(model, device, engine=EngineConfig.of_batches(batch_tokens))
+    sampling: SamplingKeywords = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+    }
+    check_search(beam, length_penalty, n_best, sampling)
+    engine = engine_settings(cache, prefix_cache, batch_tokens=batch_tokens)
+    check_model(model, "translate", max_tokens)
+    translator = load(model, device, engine=engine)
     translator.tokenizer.report.was_said = True
-    is_typed = file == "-" and sys.stdin.isatty()
+    drawn: SamplingKeywords = sampling if temperature > 0 else {}
+    is_typed, number = file == "-" and sys.stdin.isatty(), 1
     for lines in chunks(read_lines(file, allow_empty=file == "-"), 1 if is_typed else CHUNK):
         # nothing is printed inside: on a terminal the bar would take it to stderr
         with progress("translating", len(lines)) as step:
-            found = translator.translate_scored(lines, beam, length_penalty, max_tokens, step)
-        print_chunk(lines, found, json)
+            search = (n_best, beam, length_penalty, max_tokens, step)
+            found = translator.translate_best(lines, *search, **drawn)
+        print_chunk(lines, found, number if n_best > 1 else None, json)
+        number += len(lines)
     say_cut(translator)
+
+
+def check_search(beam: int, length_penalty: float, n_best: int, sampling: SamplingKeywords) -> None:
+    """Refuse what cannot be searched or drawn, before anything is loaded."""
+    from weft.engine.beam import BeamConfig
+    from weft.sampling.settings import SamplingConfig
+
+    say_without_effect(sampling)
+    if not SamplingConfig(**sampling).is_greedy:
+        if beam > 1:
+            raise UsageError(
+                f"--beam is {beam} and --temperature {sampling['temperature']:g}: a beam search "
+                "draws nothing. Use one of them."
+            )
+    elif n_best > beam:
+        raise UsageError(
+            f"--n-best is {n_best} but --beam is {beam}: a search finds no more than it keeps. "
+            f"Use --beam {n_best} or more."
+        )
+    BeamConfig(beam, length_penalty)
 
 
 def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -78,13 +140,27 @@ def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
         yield chunk
 
 
-def print_chunk(lines: list[str], found: list[Translation], json: bool) -> None:
-    for line, one in zip(lines, found, strict=True):
+def print_chunk(
+    lines: list[str], found: list[list[Translation]], first: int | None, json: bool
+) -> None:
+    """`first`: the number of the first line, if each has several translations."""
+    for place, (line, best) in enumerate(zip(lines, found, strict=True)):
         if json:
-            print_json({"source": line, "translation": one.text, "score": one.score})
+            print_json(translation_object(line, best, has_several=first is not None))
+        elif first is None:
+            print(one_line(best[0].text))
         else:
-            print(one_line(one.text))
+            for one in best:
+                score = "-" if one.score is None else f"{one.score:.4f}"
+                print(first + place, score, one_line(one.text), sep="\t")
     sys.stdout.flush()
+
+
+def translation_object(
+    source: str, best: list[Translation], has_several: bool = False
+) -> dict[str, Any]:
+    told = [{"translation": one.text, "score": one.score} for one in best]
+    return {"source": source, **told[0], **({"n_best": told} if has_several else {})}
 
 
 def one_line(text: str) -> str:

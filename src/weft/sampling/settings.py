@@ -6,7 +6,8 @@ otherwise. Differs from theirs: a value that cannot work is refused with its ran
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypedDict
 
 from pydantic import Field
 
@@ -71,3 +72,19 @@ class SamplingConfig(Config):
             raise UsageError(
                 f"banned names all {vocab_size} ids, so that no token is left to choose. Ban fewer."
             )
+
+
+class SamplingKeywords(TypedDict, total=False):
+    """The fields of SamplingConfig, for calls that take them one by one."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    banned: Sequence[int]
+    seed: int
+    logprobs: int | None

@@ -66,7 +66,9 @@ class ChatTemplate:
         try:
             return render(self.template, variables, limits_for(variables))
         except RefusalError as error:
-            raise UsageError(f"the chat template refuses this conversation: {error}") from None
+            raise UsageError(
+                f"the chat template refuses this conversation: {ended(str(error))}"
+            ) from None
         except Exception as error:  # whatever a stranger's program may raise
             raise failed(error, "failed") from None
 
@@ -77,7 +79,12 @@ def failed(error: Exception, what: str) -> DataError:
     if isinstance(error, RecursionError):
         reason = "it calls itself without end"
     reason = reason if len(reason) <= MAX_REASON else reason[:MAX_REASON] + "..."
-    return DataError(f"the chat template {what}: {reason}. Use another template, or none.")
+    return DataError(f"the chat template {what}: {ended(reason)} Use another template, or none.")
+
+
+def ended(reason: str) -> str:
+    """A reason with one full stop; a library's own message may bring its own, or three."""
+    return reason if reason.endswith(("...", "!", "?")) else reason.rstrip(". ") + "."
 
 
 def limits_for(variables: Mapping[str, Any]) -> Limits:

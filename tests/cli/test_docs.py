@@ -1,0 +1,60 @@
+"""docs/engine.md and docs/tour.md are true: their Python runs, their links lead somewhere, and the
+settings they list are those of the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.engine.tiny import tiny
+from weft.engine.model import LoadedModel
+from weft.engine.settings import EngineConfig
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("engine.md", "tour.md")
+}
+LINKS = [
+    (name, target)
+    for name, text in PAGES.items()
+    for target in sorted(set(re.findall(r"\]\((?!https?:)([^)#]+)\)", text)))
+]
+
+
+@pytest.mark.parametrize(("page", "target"), LINKS)
+def test_a_link_leads_somewhere(page, target):
+    assert (ROOT / "docs" / target).exists(), f"{page} links to {target}, which is not there"
+
+
+def small(name, **settings):
+    """In place of a model that would have to be pulled."""
+    checkpoint = tiny("decoder", max_len=400)
+    return LoadedModel(checkpoint, EngineConfig.from_dict(settings.get("engine", {})))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, monkeypatch, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", PAGES[page], flags=re.DOTALL)
+    assert blocks
+    monkeypatch.setattr(weft, "load", small)
+    names = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    assert capsys.readouterr().out
+    assert page != "engine.md" or names["counts"].hit_tokens > 0
+
+
+def test_the_settings_of_the_engine_are_all_there_with_their_defaults():
+    rows = re.findall(r"^\| (\w+) \| ([^|]+) \|", PAGES["engine.md"], flags=re.MULTILINE)
+    told = {name: default.strip().strip('"') for name, default in rows}
+    fields = EngineConfig.model_fields
+    assert {name: told.get(name) for name in fields} == {
+        name: str(field.default) for name, field in fields.items()
+    }
+
+
+@pytest.mark.parametrize("name", re.findall(r"`(test_\w+)`", PAGES["engine.md"]))
+def test_a_test_that_is_named_is_there(name):
+    tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert any(f"def {name}(" in text for text in tests)
