@@ -7,10 +7,10 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow check bench format docs
+.PHONY: help setup run test test-slow check bench bench-peers format docs
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with the pinned versions (nothing to do when it is up to date)
 
@@ -44,6 +44,9 @@ check: setup ## Format, lint, types, import order, generated docs
 
 bench: setup ## Measure attention: time and memory of each kernel
 	$(BIN)/weft bench attention
+
+bench-peers: setup ## Install what Weft is measured against, each in its own environment
+	$(BIN)/weft bench peers
 
 format: setup ## Let the formatter and the linter mend what they can
 	$(BIN)/ruff format src tests

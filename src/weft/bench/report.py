@@ -33,18 +33,27 @@ def table(rows: Sequence[Row]) -> list[list[Any]]:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Write a figure of both passes together; the ending of the file's name chooses its format."""
+    figure = new_figure(path, 11, 4.5)
+    left, right = figure.subplots(1, 2)
+    series = series_of(rows)
+    draw(left, series, "seconds", "seconds, forward and backward")
+    draw(right, series, "peak_bytes", "peak extra bytes")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    save(figure, path)
+
+
+def new_figure(path: Path, width: float, height: float) -> Any:
+    """An empty figure, in inches; `path` is where it is to go."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError(
             f"cannot draw {path}: matplotlib is not installed. Use pip install 'weft[bench]'."
         ) from None
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    series = series_of(rows)
-    draw(left, series, "seconds", "seconds, forward and backward")
-    draw(right, series, "peak_bytes", "peak extra bytes")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path)
     except ValueError as error:

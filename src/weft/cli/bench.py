@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from weft.cli import bench_peers
+from weft.cli.commas import numbers, words
 from weft.cli.output import print_json, print_table, progress, say
-from weft.core.errors import UsageError
 
 MANY = ("--text", "--pairs", "--valid")
 
@@ -18,6 +19,11 @@ app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 @app.callback()
 def bench() -> None:
     """Measure speed and memory."""
+
+
+app.command("engine")(bench_peers.engine)
+app.command("translate")(bench_peers.translate)
+app.command("peers")(bench_peers.install)
 
 
 @app.command("attention")
@@ -54,7 +60,9 @@ def attention(
     from weft.bench import report
 
     sizes = {"heads": heads, "head_size": head_size, "threads": threads, "seed": seed}
-    tasks = work.workloads(words(kernels), words(patterns), numbers(lengths), **sizes)
+    tasks = work.workloads(
+        words(kernels), words(patterns), numbers(lengths, "--lengths", "1024,4096"), **sizes
+    )
     with progress(f"{len(tasks)} workloads", len(tasks) * (repeats + 1)) as step:
         rows = work.measure(tasks, repeats, step)
     if json:
@@ -150,18 +158,3 @@ def switches(
         return
     columns = ["switch", "validation loss", "seconds", "parameters", "cache bytes"]
     print_table(columns, [list(row.values()) for row in found["rows"]])
-
-
-def words(text: str) -> list[str]:
-    """The parts of a text between commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def numbers(text: str) -> list[int]:
-    """The numbers in a text between commas."""
-    try:
-        return [int(word) for word in words(text)]
-    except ValueError:
-        raise UsageError(
-            f"--lengths is '{text}': it must be whole numbers with commas, such as 1024,4096."
-        ) from None

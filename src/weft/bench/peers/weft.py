@@ -1,0 +1,63 @@
+"""Weft as it is measured: its engine, which deals in ids alone here, as all the others do.
+
+Every call has a salt of its own: what an earlier round left in the caches helps no later one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from weft import __version__
+from weft.engine.beam import BeamConfig
+from weft.engine.desk import Desk
+from weft.engine.engine import Engine
+from weft.engine.load import load
+from weft.engine.settings import EngineConfig
+from weft.engine.writing import Writing
+
+BATCHES = {"token_budget": 4096, "encoder_budget": 4096}
+"""What `weft translate` computes in one step."""
+
+
+class System:
+    """One engine. `engine` holds settings of EngineConfig."""
+
+    version = __version__
+
+    def __init__(
+        self, model: str, threads: int, max_len: int, engine: dict[str, Any] | None = None
+    ) -> None:
+        torch.set_num_threads(threads)
+        self.loaded = load(model, "cpu")
+        budgets = BATCHES if self.loaded.kind == "encoder-decoder" else {}
+        config = EngineConfig(**{**budgets, **(engine or {})})
+        self.engine = Engine(self.loaded.model, None, config)
+        self.num_calls = 0
+
+    def salted(self, writings: list[Writing]) -> list[Writing]:
+        self.num_calls += 1
+        return [replace(writing, salt=f"call {self.num_calls}") for writing in writings]
+
+    def generate(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        """Greedy, all prompts at once, no token ends a text."""
+        writings = self.salted([Writing(tuple(prompt), new_tokens) for prompt in prompts])
+        names = [self.engine.submit(writing) for writing in writings]
+        outputs: dict[str, list[int]] = {name: [] for name in names}
+        while not self.engine.is_idle:
+            for update in self.engine.step():
+                outputs[update.request_id] += update.tokens
+        return [outputs[name] for name in names]
+
+    def translate(self, sources: list[list[int]], beam: int, max_tokens: int) -> list[list[int]]:
+        """The best translation of each source, all at once."""
+        use, reach = self.loaded.use, self.loaded.model.config.max_len
+        search = BeamConfig(beam, first=use.first, banned=tuple(use.banned))
+        writings = [self.loaded.searched(one, max_tokens, search, reach) for one in sources]
+        desk = Desk(self.engine)
+        outputs: list[list[int]] = [[] for _ in sources]
+        for place, update in desk.results(desk.open_all(self.salted(writings))):
+            outputs[place] = update.hypotheses[0].ids
+        return outputs

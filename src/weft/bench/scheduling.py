@@ -1,0 +1,145 @@
+"""The scheduler alone, without a model: a seed -> rows of hit rates, of memory and of its own cost.
+
+    tree      prompts that branch like a tree, in random order: prompt tokens found in the cache,
+              beside what the best possible order finds
+    mixed     conversations of many lengths: the share of rows in held pages that hold a token
+    waiting   1,000 requests in the queue: milliseconds that the plan of a step takes
+
+The real scheduler, prefix cache and pages; where a model would choose tokens, chance does. Pages
+are as many as a gigabyte holds of SmolLM2-135M's rows in float32.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from weft.bench.peers.systems import WEFT, WITHOUT_CACHE
+from weft.cache import PREFIX_CACHES
+from weft.cache.layout import Layout, Stripe
+from weft.cache.memory import Memory
+from weft.cache.pages import PagePool
+from weft.engine.schedule.audit import row_share
+from weft.engine.schedule.plan import Grown
+from weft.engine.schedule.request import Request
+from weft.engine.schedule.scheduler import Scheduler
+from weft.engine.schedule.settings import SchedulerConfig
+from weft.engine.schedule.statistics import optimal_hits
+
+PAGE_SIZE, NUM_PAGES, VOCABULARY = 16, 1456, 49152
+NUM_WAITING = 1000
+Rows = list[dict[str, Any]]
+
+
+class DryRun:
+    """A scheduler and its pages. Every sampled token is a random one."""
+
+    def __init__(self, seed: int, prefix: str = "radix", max_running: int = 256) -> None:
+        self.rng = random.Random(seed)
+        pool = PagePool(NUM_PAGES, PAGE_SIZE)
+        memory = Memory(Layout((Stripe((0,)),)), pool, PREFIX_CACHES[prefix])
+        config = SchedulerConfig(max_running=max_running, max_len=8192)
+        self.scheduler = Scheduler(config, memory)
+        self.requests: list[Request] = []
+        self.plan_seconds = self.commit_seconds = 0.0
+
+    def tokens(self, length: int) -> tuple[int, ...]:
+        return tuple(self.rng.choices(range(VOCABULARY), k=length))
+
+    def add(self, prompt: tuple[int, ...], new_tokens: int) -> None:
+        self.requests.append(Request(f"r{len(self.requests)}", prompt, new_tokens))
+        self.scheduler.add(self.requests[-1])
+
+    def step(self) -> None:
+        begin = time.perf_counter()
+        plan = self.scheduler.plan()
+        self.plan_seconds += time.perf_counter() - begin
+        grown = {c.key: Grown(self.tokens(1)) for c in plan.chunks if c.num_samples}
+        begin = time.perf_counter()
+        self.scheduler.commit(plan, grown)
+        self.commit_seconds += time.perf_counter() - begin
+
+    def run(self, look: Callable[[], None] = lambda: None) -> None:
+        """To the end; `look` now and then while somebody waits."""
+        while not self.scheduler.is_idle:
+            self.step()
+            if self.scheduler.num_waiting and self.scheduler.statistics.steps % 8 == 0:
+                look()
+
+
+def tree(seed: int) -> Rows:
+    """400 requests: one of 8 instructions, one of its 6 documents, and a question."""
+    run = DryRun(seed)
+    roots = [run.tokens(320) for _ in range(8)]
+    branches = [root + run.tokens(160) for root in roots for _ in range(6)]
+    for _ in range(400):
+        run.add(run.rng.choice(branches) + run.tokens(run.rng.randint(8, 56)), 32)
+    run.run()
+    found = run.scheduler.statistics
+    best = optimal_hits(run.requests, PAGE_SIZE) / found.prompt_tokens
+    row = {"hit_rate": found.hit_rate, "optimal_hit_rate": best}
+    return [{"workload": "tree", "system": WEFT, **row}]
+
+
+def mixed(seed: int, conversations: int = 300) -> Rows:
+    """Conversations of ShareGPT's lengths (mean 161 in, 338 out: Kwon 2023). Without the
+    prefix cache, only pages of those who run are held; with it, full ones stay behind too."""
+    systems = ((WITHOUT_CACHE, "none"), (WEFT, "radix"))
+    shares = {name: mixed_share(DryRun(seed, prefix), conversations) for name, prefix in systems}
+    return [{"workload": "mixed", "system": name, "row_share": one} for name, one in shares.items()]
+
+
+def mixed_share(run: DryRun, conversations: int) -> float:
+    """The mean over the run, as long as somebody waits."""
+    shares: list[float] = []
+    for _ in range(conversations):
+        # the logarithms are a normal distribution's, of width 1 around these means
+        lengths = [run.rng.lognormvariate(mean, 1.0) for mean in (4.58, 5.32)]
+        told, new = (min(2048, max(4, round(length))) for length in lengths)
+        run.add(run.tokens(told), new)
+    run.run(lambda: shares.append(row_share(run.scheduler.state)))
+    return sum(shares) / len(shares)
+
+
+def waiting(seed: int) -> Rows:
+    """64 running, 1,000 waiting; whoever is done is replaced by a new one."""
+    run = DryRun(seed, max_running=64)
+    heads = [run.tokens(300) for _ in range(20)]
+
+    def fill() -> None:
+        while run.scheduler.num_waiting < NUM_WAITING:
+            head = run.rng.choice(heads)[: run.rng.choice((100, 200, 300))]
+            run.add(head + run.tokens(100), run.rng.randint(5, 60))
+
+    fill()
+    for _ in range(20):
+        run.step()
+    run.plan_seconds = run.commit_seconds = 0.0
+    steps = 300
+    for _ in range(steps):
+        fill()
+        run.step()
+    return [
+        {
+            "workload": "waiting",
+            "system": WEFT,
+            "milliseconds": 1000 * run.plan_seconds / steps,
+            "commit_milliseconds": 1000 * run.commit_seconds / steps,
+            "num_waiting": NUM_WAITING,
+        }
+    ]
+
+
+def ratios(rows: Rows) -> dict[str, float]:
+    """What the goals speak of."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if row["workload"] == "tree":
+            found["tree: hits/optimal order's"] = row["hit_rate"] / row["optimal_hit_rate"]
+        if row["workload"] == "mixed" and row["system"] == WITHOUT_CACHE:
+            found["mixed: rows with tokens/rows held"] = row["row_share"]
+        if row["workload"] == "waiting":
+            found["waiting: milliseconds a plan"] = row["milliseconds"]
+    return found
