@@ -332,7 +332,7 @@ def test_a_compressed_zip_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be opened"),
+        (b"", "is empty. Copy it again"),
         (b"PK\x03\x04", "is not a whole zip file"),
         (b"hello", "is neither a zip nor a pickle"),
         (pickle.dumps({"a": 1}, 2), "is neither a zip nor a pickle"),

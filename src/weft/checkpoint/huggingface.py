@@ -64,10 +64,23 @@ def open_foreign(
             path,
         )
     given = Given(values, path)
-    config = family.read_config(given)
-    return Foreign(
-        family, config, fitting(family, config, source), family.read_use(Given(told, path))
-    )
+    config, use = family.read_config(given), family.read_use(Given(told, path))
+    check_ids(use, config.vocab_size, path)
+    return Foreign(family, config, fitting(family, config, source), use)
+
+
+def check_ids(use: Use, vocab_size: int, path: Path) -> None:
+    """An end that no token is would never end a text."""
+    found = {"decoder_start_token_id": [use.start], "forced_bos_token_id": [use.first]}
+    found |= {"eos_token_id": [*use.ends], "bad_words_ids": [*use.banned]}
+    for name, ids in found.items():
+        for one in ids:
+            if one is not None and one >= vocab_size:
+                raise DataError(
+                    f"{name} is {one}, but the model has {vocab_size} tokens, 0 to "
+                    f"{vocab_size - 1}. Correct it in config.json or generation_config.json.",
+                    path,
+                )
 
 
 def open_tensors(path: Path) -> TensorSource:

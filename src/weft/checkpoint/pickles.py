@@ -44,6 +44,8 @@ def read_pickle(path: Path) -> Any:
     """Dicts, lists, tuples, scalars, Records and mapped tensors."""
     try:
         with path.open("rb") as file:
+            if not path.stat().st_size:
+                raise DataError("is empty. Copy it again.", path)
             # a private copy: torch warns of memory that cannot be written
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:

@@ -187,9 +187,21 @@ def fill(
         path, _, last = name.rpartition(".")
         owner = model.get_submodule(path)
         is_weight = last in owner._parameters
+        if is_weight and not tensor.is_floating_point():
+            raise not_floats(rule.theirs[0], tensor, source.path)
         new = tensor if not is_weight or isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
         setattr(owner, last, new)
         tensor = new  # all places share one
+
+
+def not_floats(name: str, tensor: Tensor, path: Path) -> DataError:
+    """Whole numbers in the place of weights: packed in a way that the settings do not tell."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return DataError(
+        f"'{name}' is stored as {kind}: weights must be floating-point numbers. Use the unpacked "
+        "weights, or a GGUF file of the model.",
+        path,
+    )
 
 
 def takes_few(device: torch.device, dtype: torch.dtype) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from weft.checkpoint.families.base import Given
 from weft.checkpoint.families.llama import FAMILY
+from weft.checkpoint.huggingface import open_folder
+from weft.checkpoint.tensors import build_from
 from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError
 
@@ -69,3 +73,29 @@ def test_a_billion_layers_are_refused_before_anything_is_made() -> None:
     config = LlamaConfig(**SIZES).to_dict() | {"num_hidden_layers": 10**9}
     with pytest.raises(DataError, match="num_hidden_layers is 1000000000: it must be at most"):
         FAMILY.read_config(Given(config, Path("config.json")))
+
+
+def saved(folder: Path, **changes: object) -> Path:
+    LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    (folder / "generation_config.json").unlink()
+    return folder
+
+
+@pytest.mark.parametrize("given", [67, [2, 500]])
+def test_an_end_that_no_token_is_is_refused(given: object, tmp_path: Path) -> None:
+    folder = saved(tmp_path, eos_token_id=given)
+    with pytest.raises(DataError, match=r"eos_token_id is \d+, but the model has 67 tokens"):
+        open_folder(folder)
+
+
+def test_weights_stored_as_whole_numbers_are_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.layers.1.mlp.down_proj.weight"] = torch.ones(48, 80, dtype=torch.int32)
+    save_file(tensors, path)
+    opened = open_folder(folder)
+    with pytest.raises(DataError, match=r"down_proj.weight' is stored as int32: weights must be"):
+        build_from(opened.config, FAMILY.rules(opened.config), opened.source, FAMILY.ignored)

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.checkpoint.families.base import Family, Given, Use, has_bias, inner_width
 from weft.checkpoint.families.rope import read_rope, write_rope
+from weft.checkpoint.families.uses import ids
 from weft.checkpoint.rules import Rule, layer, stacked_layers
 from weft.models.config import ModelConfig
 
@@ -110,8 +111,7 @@ def gated(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
 
 def read_use(given: Given) -> Use:
     """End tokens: one id or a list of them."""
-    ends = given.get("eos_token_id", [])
-    return Use(ends=tuple(ends) if isinstance(ends, list) else (ends,))
+    return Use(ends=tuple(ids(given, "eos_token_id")))
 
 
 FAMILY = Family(
