@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.shapes import GPT2
+from tests.bench.shapes import GPT2, own_cache
 from tests.engine.tiny import tiny_folder
 from weft.bench import bars, scheduling
 from weft.bench.engine import GOALS, NAMES, WORKLOADS, Plan, measure
@@ -73,7 +73,7 @@ def test_transformers_writes_what_weft_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peer's own file, on the folder that it would be given."""
-    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     folder = tiny_folder(tmp_path / "model", "decoder", max_len=64, **GPT2)
     theirs = Transformers(str(in_form(folder, "hf", print)), 1, 64)
     prompts = WORKLOADS["shared"].scaled(0.03).prompts(300, 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.shapes import MARIAN
+from tests.bench.shapes import MARIAN, own_cache
 from tests.engine import plain
 from tests.engine.tiny import tiny, tiny_folder
 from weft.bench import turns
@@ -221,7 +221,7 @@ def test_one_that_cannot_be_installed_is_one_line_and_the_others_go_on(tmp_path:
 def test_a_form_is_written_once_and_again_when_the_model_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     folder = tiny_folder(tmp_path / "model", **MARIAN)
     said: list[str] = []
     assert in_form(folder, "any", said.append) == folder and said == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.shapes import MARIAN
+from tests.bench.shapes import MARIAN, own_cache
 from tests.engine.tiny import LINES, tiny_folder
 from weft.bench.peers.forms import in_form
 from weft.bench.peers.systems import WEFT
@@ -18,7 +18,7 @@ from weft.core.errors import ConfigError, UsageError
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     return tiny_folder(tmp_path / "model", **MARIAN)
 
 

@@ -24,10 +24,10 @@ PEERS = Path(".peers")
 
 def engine(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A decoder: a .gguf file, a folder or a name.")
+        str, typer.Argument(metavar="MODEL", help="A decoder: a .gguf file, a folder or a name.")
     ] = "smollm2",
     workloads: Annotated[
-        str, typer.Option(help="Of those below, with commas.")
+        str, typer.Option(help="Of those above, with commas.")
     ] = "decode,prefill,shared,distinct,tree,mixed,waiting",
     systems: Annotated[
         str, typer.Option(help="Of weft, llama.cpp, vllm and transformers, with commas.")
@@ -113,7 +113,7 @@ def translate(
 def install(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="llama_cpp, vllm, transformers, ctranslate2."),
+        typer.Argument(metavar="NAME", help="llama_cpp, vllm, transformers, ctranslate2."),
     ] = None,
     peers: Peers = PEERS,
 ) -> None:
