@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import weft
 from weft.checkpoint.convert import convert
 from weft.checkpoint.families.base import Use
 from weft.checkpoint.native import save_folder
-from weft.checkpoint.sentences import LIMIT, POOLING, read_sentences, write_sentences
-from weft.core.errors import DataError
+from weft.checkpoint.sentences import LIMIT, MODULES, POOLING, read_sentences, write_sentences
+from weft.core.errors import DataError, UsageError
 
 from .families.material import shake
 
@@ -96,12 +97,41 @@ def test_the_pooling_is_the_one_that_is_switched_on(
 
 
 @pytest.mark.parametrize(
-    "use", [Use(), Use(pooling="first"), Use(pooling="last", max_tokens=3), Use(max_tokens=256)]
+    "use",
+    [
+        Use(),
+        Use(pooling="first"),
+        Use(pooling="last", max_tokens=3),
+        Use(max_tokens=256),
+        Use(pooling="first+max_tokens"),
+        Use(pooling="mean+Dense"),
+    ],
 )
 def test_what_is_written_is_read_again(use: Use, tmp_path: Path) -> None:
     write_sentences(tmp_path, use, width=8)
     assert read_sentences(tmp_path, Use()) == use
     assert (use == Use()) == (not list(tmp_path.iterdir())), "the rule needs no file"
+
+
+def modules(*kinds: str) -> str:
+    return json.dumps([{"idx": i, "type": f"a.models.{kind}"} for i, kind in enumerate(kinds)])
+
+
+def test_a_layer_behind_the_pooling_is_not_passed_over(bert: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bert"
+    shutil.copytree(bert, folder)
+    (folder / MODULES).write_text(modules("Transformer", "Pooling", "Normalize"))
+    assert weft.load(folder).use == Use(pooling="first", max_tokens=6)
+    (folder / MODULES).write_text(modules("Transformer", "Pooling", "Dense", "Normalize"))
+    with pytest.raises(UsageError, match=r"'first\+Dense': Weft has mean, first, last"):
+        weft.load(folder).embed(TEXTS)
+
+
+@pytest.mark.parametrize("text", ["{}x", '{"a": 1}', "[3]", '[{"kind": "Dense"}]', "[" * 9999])
+def test_modules_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / MODULES).write_text(text)
+    with pytest.raises(DataError, match="not a list of modules"):
+        read_sentences(tmp_path, Use())
 
 
 def test_a_limit_must_be_a_length(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.batch import ForwardBatch
-from weft.core.errors import ConfigError
+from weft.core.errors import UsageError
 from weft.engine.model import LoadedModel
 from weft.models.encoder import Encoder
 
@@ -56,7 +56,7 @@ def test_a_longer_text_is_cut_where_the_model_was_made_for_and_counted() -> None
 
 
 def test_a_pooling_that_is_not_computed_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'max_tokens' is not a known pooling.*mean, first, last"):
+    with pytest.raises(UsageError, match="'max_tokens': Weft has mean, first, last"):
         loaded("max_tokens").embed(["a"])
 
 

@@ -273,6 +273,16 @@ def test_a_weight_that_a_strange_layer_reads_is_not_let_go() -> None:
         pack_model(model)
 
 
+def test_a_layer_that_takes_over_a_hollow_weight_alone_is_noticed() -> None:
+    model, _ = tied()
+    pack_model(model)
+    other = Linear(32, 37, bias=False)
+    other.weight = model.head.weight
+    for asks in (other.pack, other.unpack, other.state_dict, lambda: other(torch.ones(1, 32))):
+        with pytest.raises(AssertionError, match="weight is hollow and has no packed form"):
+            asks()
+
+
 def test_a_packed_weight_of_another_size_is_refused() -> None:
     with pytest.raises(AssertionError, match=r"packed weight of \(5, 4\) for one of \(3, 4\)"):
         Linear(4, 3).pack(pack(torch.zeros(5, 4)))

@@ -91,7 +91,7 @@ def test_smollm2_has_the_same_perplexity_on_the_last_tenth_of_shakespeare(
 def window_loss(model: LoadedModel, window: list[int]) -> float:
     from weft.engine.loss import batch_loss
 
-    return batch_loss(model.decoder("perplexity"), [window])
+    return batch_loss(model.model, [window])
 
 
 def test_smollm2_answers_in_its_own_template(smollm2) -> None:

@@ -68,3 +68,12 @@ def test_the_space_marker_of_others_is_a_space():
     backend = tokenizers.Tokenizer(models.WordLevel({"\u2581the": 0, "<0x0A>": 1}, unk_token="x"))
     backend.decoder = decoders.Metaspace()
     assert Tokenizer(backend).token_bytes([0, 1]) == [b" the", b"\n"]
+
+
+def test_a_mark_behind_the_end_of_a_word_is_a_space():
+    backend = tokenizers.Tokenizer(
+        models.BPE({"no": 0, "va</w>": 1, "<x>": 2}, [], end_of_word_suffix="</w>")
+    )
+    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    assert Tokenizer(backend).token_bytes([0, 1, 2]) == [b"no", b"va ", b"<x>"]
+    assert Tokenizer(backend).decode([0, 1, 0, 1]) == "nova nova"

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.core.choices import pick
+from weft.core.errors import UsageError
 from weft.engine.desk import Desk
 from weft.text.tokenizer import Tokenizer
 
@@ -31,7 +31,12 @@ def embed_texts(
     progress: Callable[[int], None],
 ) -> Tensor:
     """vectors_BD, in the order of the texts."""
-    pool, config = pick(POOLINGS, pooling, "pooling"), desk.engine.model.config
+    if pooling not in POOLINGS:
+        raise UsageError(
+            f"the model makes its vectors by '{pooling}': Weft has {', '.join(POOLINGS)}. "
+            "Use a model that was made with one of them."
+        )
+    pool, config = POOLINGS[pooling], desk.engine.model.config
     limit = min(config.max_len, tokenizer.max_len or config.max_len)
     rows = tokenizer.encode_batch(texts, max_len=limit)
     names = [desk.open_text(row or [tokenizer.pad_id or 0]) for row in rows]

@@ -46,9 +46,11 @@ class Table(Packable, nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         packed = self.current()
-        if packed is not None and not torch.is_grad_enabled():
-            return rows_of(packed, input)
-        return F.embedding(input, self.whole(), self.padding_idx)
+        if packed is None or not packed.is_native:
+            return super().forward(input)
+        if torch.is_grad_enabled():
+            return F.embedding(input, self.whole(), self.padding_idx)
+        return rows_of(packed, input)
 
 
 OURS: dict[type[nn.Module], type[Packable]] = {nn.Linear: Linear, nn.Embedding: Table}

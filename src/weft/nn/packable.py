@@ -52,7 +52,7 @@ class Packable(nn.Module):
         there is one."""
         weight = self.get_parameter(name)
         if packed is None:
-            packed = self.current(name) or pack(weight.flatten(0, -2))
+            packed = self.current(name) or pack(self.whole(name).flatten(0, -2))
         found, own = (packed.outputs, packed.inputs), tuple(weight.shape)
         is_same = found[0] * found[1] == weight.numel() and found[1] == own[-1]
         assert is_same, f"a packed weight of {found} for one of {own}"

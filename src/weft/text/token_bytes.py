@@ -1,8 +1,9 @@
 """Token -> the bytes of text it stands for, in any tokenizer.json.
 
 Text that is cut inside a character has no characters to show, only bytes; joining the bytes of
-all tokens gives the text in UTF-8. Three ways to write bytes are known: <0xE8> (ours, and
-SentencePiece's), the printable alphabet of GPT-2, and a marker in place of the space.
+all tokens gives the text in UTF-8. Four ways to write bytes are known: <0xE8> (ours, and
+SentencePiece's), the printable alphabet of GPT-2, a marker in place of the space, and one behind
+the end of a word (fairseq's), which gives a text's last word a space that `decode` leaves out.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ BYTE_NAME = re.compile(r"<0x([0-9A-F]{2})>")
 
 def byte_reader(backend: Backend) -> Callable[[str], bytes]:
     """The function from a token of this tokenizer to its bytes, chosen by its decoder."""
-    decoder = json.dumps(json.loads(backend.to_str()).get("decoder"))
+    settings = json.loads(backend.to_str()).get("decoder") or {}
+    decoder = json.dumps(settings)
     if '"ByteLevel"' in decoder:
         return from_gpt2
+    if settings.get("type") == "BPEDecoder":
+        return lambda token: from_ended(token, settings["suffix"])
     marker = "\u2581" if '"Metaspace"' in decoder or "\\u2581" in decoder else None
     return lambda token: from_name(token, marker)
 
@@ -31,6 +35,12 @@ def from_name(token: str, marker: str | None = None) -> bytes:
     if found:
         return bytes([int(found[1], 16)])
     return (token if marker is None else token.replace(marker, " ")).encode()
+
+
+def from_ended(token: str, mark: str) -> bytes:
+    """A token that ends a word has the mark behind it, where the text has a space."""
+    is_end = token.endswith(mark)
+    return (token.removesuffix(mark) + " " if is_end else token).encode()
 
 
 def from_gpt2(token: str) -> bytes:

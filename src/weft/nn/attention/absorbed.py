@@ -50,9 +50,9 @@ class AbsorbedUp:
 
     def packed(self, x: Tensor) -> PackedWeight | None:
         """The packed weight where it is to be used; keys are made when the layer is packed anew."""
-        current = self.kv_up.current()
-        if current is not self.packed_for:
+        current, is_used = self.kv_up.current(), is_plain(x)
+        if current is not self.packed_for and (is_used or current is None):
             keys = () if current is None else self.parts()[0]
             self.keys = [pack(key_JA.T.contiguous()) for key_JA in keys]
             self.packed_for = current
-        return current if is_plain(x) else None
+        return current if is_used else None

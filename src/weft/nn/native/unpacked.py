@@ -22,9 +22,9 @@ def unpacked(packed: PackedWeight) -> Tensor:
 
 def rows_of(packed: PackedWeight, ids: Tensor) -> Tensor:
     """W_OI[ids], [..., I], read from the panels alone; an IndexError for an id that has no row."""
+    check_ids(ids, packed.outputs)
     if not packed.is_native:
         return packed.data[ids]
-    check_ids(ids, packed.outputs)
     width = packed.data.shape[2]
     panel, place = ids // width, ids % width
     parts = (packed.data, packed.scales, packed.minima)
