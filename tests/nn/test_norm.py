@@ -9,6 +9,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from weft.core.errors import ConfigError
+from weft.nn.native.library import native
 from weft.nn.norm import NORMS, LayerNorm, Norm, NormConfig, RMSNorm, build_norm
 
 B, T, D = 2, 5, 24
@@ -109,3 +110,21 @@ def test_an_rmsnorm_with_bias_is_refused() -> None:
 def test_an_unknown_norm_lists_the_known_ones(kind: str) -> None:
     with pytest.raises(ConfigError, match=rf"kind is '{kind}': allowed are layernorm, rmsnorm"):
         NormConfig(kind=kind)
+
+
+@pytest.mark.skipif(native() is None, reason="needs a compiler")
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("size", [1, 7, 64, 100, 576])
+def test_a_row_has_the_same_bits_in_any_company_and_those_of_torch_nearly(
+    kind: str, size: int
+) -> None:
+    norm = build_norm(NormConfig(kind=kind), size)
+    x = torch.randn(40, size, generator=torch.Generator().manual_seed(size)) * 3 + 1
+    expected = norm(x.double()).float()
+    with torch.no_grad():
+        together = norm(x)
+        torch.testing.assert_close(together, expected, atol=2e-6, rtol=2e-6)
+        assert norm(x.view(2, 20, size)).view(40, size).equal(together)
+        assert norm(torch.cat((x, x), dim=-1)[:, :size]).equal(together)
+        for row in range(0, 40, 7):
+            assert norm(x[row : row + 1].clone()).equal(together[row : row + 1])

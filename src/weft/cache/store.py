@@ -86,8 +86,13 @@ class PagedPass:
         self.store, self.layouts, self.slots = store, layouts, slots
 
     def extend(self, layer: int, rows: Rows) -> Rows:
-        self.store.write(layer, rows, self.slots[self.store.places[layer][0]])
-        return self.store.of_layer(layer)
+        stored, slots_N = self.target(layer)
+        self.store.write(layer, rows, slots_N)
+        return stored
+
+    def target(self, layer: int, spec: KVSpec | None = None) -> tuple[Rows, Tensor]:
+        """Where a compiled layer puts its new rows itself: all pages, and slots_N in them."""
+        return self.store.of_layer(layer), self.slots[self.store.places[layer][0]]
 
     def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
         """Written when the source was encoded; `make` is never needed."""
@@ -140,14 +145,24 @@ class ScratchPass:
 
     def extend(self, layer: int, rows: Rows) -> Rows:
         if not self.rows:
-            num_pages = int(self.shared.table_BP.max()) + 1
-            self.rows = {
-                name: row.new_zeros(num_pages, self.page_size, *row.shape[2:])
-                for name, row in rows.items()
-            }
+            some = next(iter(rows.values()))
+            self.make({name: row.shape[2:] for name, row in rows.items()}, some)
         for name, stored in self.rows.items():
             stored.view(-1, *stored.shape[2:]).index_copy_(0, self.slots_N, rows[name][0])
         return self.rows
+
+    def target(self, layer: int, spec: KVSpec) -> tuple[Rows, Tensor]:
+        """Where a compiled layer puts its rows itself."""
+        if not self.rows:
+            self.make(spec.rows, torch.empty(0))
+        return self.rows, self.slots_N
+
+    def make(self, shapes: Mapping[str, Sequence[int]], like: Tensor) -> None:
+        num_pages = int(self.shared.table_BP.max()) + 1
+        self.rows = {
+            name: like.new_zeros(num_pages, self.page_size, *shape)
+            for name, shape in shapes.items()
+        }
 
     def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
         raise NotImplementedError("an encoder has no source")

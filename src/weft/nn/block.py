@@ -13,6 +13,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from weft.nn.attention.layer import Attention, Pass
+from weft.nn.compiled import Compiled
 from weft.nn.dropout import Dropout
 from weft.nn.norm import NormConfig, build_norm
 
@@ -51,8 +52,13 @@ class Block(nn.Module):
         self.cross = cross
         self.cross_path = Residual(norm, width, dropout) if cross is not None else None
         self.feedforward, self.feedforward_path = feedforward, Residual(norm, width, dropout)
+        self.compiled = Compiled()
+        """The same in one call, where nobody looks inside."""
 
     def forward(self, x_BTD: Tensor, given: Pass) -> Tensor:
+        y_BTD = self.compiled.run(self, x_BTD, given)
+        if y_BTD is not None:
+            return y_BTD
         x_BTD = self.attention_path(x_BTD, lambda x: self.attention(x, given))
         cross = self.cross
         if cross is not None and self.cross_path is not None:

@@ -5,7 +5,8 @@
 
 Differs from the article, whose code divides by (std + eps) with Bessel's correction in std: here
 eps is inside the root and the variance is divided by D, as in the paper and in every trained model.
-Statistics are float32 at least, whatever the dtype of x.
+Statistics are float32 at least, whatever the dtype of x. Where no gradient is wanted, on a CPU, the
+compiled kernel computes them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from torch import Tensor, nn
 from weft.core.choices import pick
 from weft.core.config import Config
 from weft.core.errors import Problem
+from weft.nn.native.library import native
+from weft.nn.native.norm import norm_struct, normalised
+from weft.nn.native.structs import NormStruct
+from weft.nn.product import is_plain
 
 WIDE = (torch.float32, torch.float64)
 
@@ -66,12 +71,27 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if config.has_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        library = native() if is_plain(x) and x.numel() else None
+        struct = None if library is None else self.struct()
+        if library is not None and struct is not None:
+            return normalised(library, struct, x)
         dtype = x.dtype if x.dtype in WIDE else torch.float32
         # the 1 is added in the wide dtype: bfloat16 has 8 bits for 1 + weight
         weight_D = cast(self.weight, dtype)
         weight_D = weight_D + 1 if self.config.unit_offset else weight_D
         bias_D = None if self.bias is None else cast(self.bias, dtype)
         return cast(self.normalise(cast(x, dtype), weight_D, bias_D), x.dtype)
+
+    def struct(self) -> NormStruct | None:
+        """For the compiled kernel; None where the weights are not plain numbers for it."""
+        weight_D, bias_D = self._parameters["weight"], self._parameters.get("bias")
+        parts = (weight_D,) if bias_D is None else (weight_D, bias_D)
+        if not all(isinstance(p, Tensor) and is_float_cpu(p) for p in parts):
+            return None
+        assert weight_D is not None, "a norm has a weight"
+        config = self.config
+        offset, is_centred = float(config.unit_offset), config.kind == "layernorm"
+        return norm_struct(weight_D, bias_D, is_centred=is_centred, eps=config.eps, offset=offset)
 
     def normalise(self, x: Tensor, weight_D: Tensor, bias_D: Tensor | None) -> Tensor:
         """The formula, on numbers that are wide enough for it."""
@@ -93,6 +113,10 @@ class RMSNorm(Norm):
 
     def normalise(self, x: Tensor, weight_D: Tensor, bias_D: Tensor | None) -> Tensor:
         return F.rms_norm(x, (self.width,), weight_D, self.config.eps)
+
+
+def is_float_cpu(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous()
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:

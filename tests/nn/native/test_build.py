@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from weft.nn.native import build, library
-from weft.nn.native.library import PackedStruct, native
+from weft.nn.native.library import native
+from weft.nn.native.structs import PackedStruct
 
 ANSWERS = """
 import torch

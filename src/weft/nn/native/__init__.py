@@ -6,13 +6,18 @@
     tile.h           some queries meet a tile of keys
     pages.h          where the keys of a call lie
     attention.cpp    who meets which tile
-    activation.cpp   SiLU, GELU, sigmoid
+    activation.cpp   SiLU, GELU, sigmoid, ReLU
+    norm.cpp         layernorm and rmsnorm
+    rows.h           what these offer to a whole layer
+    layer.cpp        a layer in one call (nn/compiled.py)
     build.py         sources -> a library in the cache folder
-    library.py       the library, its functions and structures; None where there is none
+    library.py       the library and its functions; None where there is none
+    structs.py       its structures
     few_bits.py      a matrix in 8 or 4 bits, as files have it
     packed.py        a weight in the order that panels.h reads
     unpacked.py      the way back, whole or by rows
     activation.py    activations, compiled or torch's
+    norm.py          norms
     bench.py         python -m weft.nn.native.bench
 
 What a row gives never depends on the other rows of the call, on how a prompt is cut, or on the

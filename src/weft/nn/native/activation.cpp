@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "simd.h"
+#include "rows.h"
 
 namespace weft {
 namespace {
@@ -19,6 +19,10 @@ inline Vec sigmoid(Vec x) {
 
 struct Sigmoid {
   static Vec of(Vec x) { return sigmoid(x); }
+};
+
+struct Relu {
+  static Vec of(Vec x) { return x < Vec{} ? Vec{} : x; }
 };
 
 struct Silu {
@@ -88,17 +92,22 @@ void activate_row(const float* x, const float* up, float* y, int64_t size) {
 }
 
 }  // namespace
+
+Activate activation(int64_t kind) {
+  constexpr Activate KINDS[] = {activate_row<Sigmoid>, activate_row<Silu>, activate_row<GeluTanh>,
+                                activate_row<Gelu>, activate_row<Relu>};
+  return KINDS[kind];
+}
+
 }  // namespace weft
 
-// `kind`: 0 sigmoid, 1 silu, 2 gelu by tanh, 3 gelu. `up` may be null; it has the stride of x.
+// `kind`: 0 sigmoid, 1 silu, 2 gelu by tanh, 3 gelu, 4 relu. `up` may be null; it has the stride
+// of x.
 EXPORT void weft_activate(int64_t kind, const float* x, const float* up, float* y, int64_t rows,
                           int64_t size, int64_t x_stride, int64_t threads) {
   using namespace weft;
   constexpr int64_t LITTLE = 1 << 14;
-  const auto activate = kind == 0   ? activate_row<Sigmoid>
-                        : kind == 1 ? activate_row<Silu>
-                        : kind == 2 ? activate_row<GeluTanh>
-                                    : activate_row<Gelu>;
+  const Activate activate = activation(kind);
   if (rows * size < LITTLE) threads = 1;
 #pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (threads > 1)
   for (int64_t row = 0; row < rows; row++) {

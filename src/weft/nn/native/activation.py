@@ -3,7 +3,7 @@
 torch rounds the last numbers of an array differently from the others in sigmoid, SiLU and GELU, and
 each thread has last numbers: a row's bits then depend on how many rows are beside it, unless its
 size is a multiple of the vectors'. These are computed here, by the compiled kernel or by torch on
-rows filled up to such a size. ReLU is torch's own.
+rows filled up to such a size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "relu": F.relu,
 }
-COMPILED = {"sigmoid": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3}
+COMPILED = {"sigmoid": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4}
 """The library's numbers for those that it computes."""
 FULL = 64
 """A row whose size is a multiple of this has no last numbers: it fills all vectors."""

@@ -10,15 +10,10 @@
 #include <vector>
 
 #include "pages.h"
+#include "rows.h"
 
 namespace weft {
 namespace {
-
-// Queries begin..end (packed) of one sequence.
-struct Piece {
-  int64_t sequence, begin, end;
-};
-using Block = std::vector<Piece>;
 
 constexpr int64_t LEAST_ROWS = 12, MOST_ROWS = 96;  // of a block
 constexpr int64_t LINE = 16;                        // numbers of a cache line
@@ -27,28 +22,6 @@ constexpr int64_t LITTLE = 1 << 14;                 // pairs that one thread doe
 bool share_first_page(const PagedCall& call, int64_t a, int64_t b) {
   const bool have_pages = call.lengths[a] > 0 && call.lengths[b] > 0;
   return have_pages && page_of(call, a, 0) != 0 && page_of(call, a, 0) == page_of(call, b, 0);
-}
-
-// Cuts the queries, sequence after sequence in the given order, into blocks of some rows. A block
-// goes on into the next sequence only where the two begin with the same page.
-std::vector<Block> cut(const PagedCall& call) {
-  const int64_t group = call.group(), queries = call.offsets[call.sequences];
-  const int64_t even = queries * call.heads / (6 * call.threads);
-  const int64_t room = std::max<int64_t>(1, std::clamp(even, LEAST_ROWS, MOST_ROWS) / group);
-  std::vector<Block> blocks;
-  int64_t left = 0, before = -1;
-  for (int64_t i = 0; i < call.sequences; i++) {
-    const int64_t b = call.order[i];
-    int64_t at = call.offsets[b];
-    if (before < 0 || !share_first_page(call, before, b)) left = 0;
-    while (at < call.offsets[b + 1]) {
-      if (left == 0) blocks.emplace_back(), left = room;
-      const int64_t end = std::min<int64_t>(at + left, call.offsets[b + 1]);
-      blocks.back().push_back({b, at, end});
-      left -= end - at, at = end, before = b;
-    }
-  }
-  return blocks;
 }
 
 void set_reach(const PagedCall& call, Row& row) {
@@ -198,6 +171,42 @@ int64_t pairs(const PagedCall& call) {
 }
 
 }  // namespace
+
+// Cuts the queries, sequence after sequence in the given order, into blocks of some rows. A block
+// goes on into the next sequence only where the two begin with the same page.
+std::vector<Block> cut(const PagedCall& call) {
+  const int64_t group = call.group(), queries = call.offsets[call.sequences];
+  const int64_t even = queries * call.heads / (6 * call.threads);
+  const int64_t room = std::max<int64_t>(1, std::clamp(even, LEAST_ROWS, MOST_ROWS) / group);
+  std::vector<Block> blocks;
+  int64_t left = 0, before = -1;
+  for (int64_t i = 0; i < call.sequences; i++) {
+    const int64_t b = call.order[i];
+    int64_t at = call.offsets[b];
+    if (before < 0 || !share_first_page(call, before, b)) left = 0;
+    while (at < call.offsets[b + 1]) {
+      if (left == 0) blocks.emplace_back(), left = room;
+      const int64_t end = std::min<int64_t>(at + left, call.offsets[b + 1]);
+      blocks.back().push_back({b, at, end});
+      left -= end - at, at = end, before = b;
+    }
+  }
+  return blocks;
+}
+
+void attend_blocks(const PagedCall& call, const std::vector<Block>& blocks, int64_t threads) {
+  const int64_t num = blocks.size(), K = call.key_heads;
+  // heads lie side by side in a page: one after the other, they read memory as it comes
+  const int64_t each = num >= 4 * threads ? K : 1, parts = K / each;
+#pragma omp for schedule(dynamic, 1)
+  for (int64_t task = 0; task < num * parts; task++) {
+    // from the last block on: the end of a prompt has the most keys before it
+    const Block& block = blocks[num - 1 - task / parts];
+    const int64_t begin = task % parts * each;
+    attend(call, block, begin, begin + each);
+  }
+}
+
 }  // namespace weft
 
 EXPORT int64_t weft_paged_call_size() { return sizeof(weft::PagedCall); }
@@ -205,15 +214,7 @@ EXPORT int64_t weft_paged_call_size() { return sizeof(weft::PagedCall); }
 EXPORT void weft_paged_attention(const weft::PagedCall* call) {
   using namespace weft;
   const std::vector<Block> blocks = cut(*call);
-  const int64_t num = blocks.size(), K = call->key_heads;
-  const int threads = pairs(*call) < LITTLE ? 1 : static_cast<int>(call->threads);
-  // heads lie side by side in a page: one after the other, they read memory as it comes
-  const int64_t each = num >= 4 * threads ? K : 1, parts = K / each;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
-  for (int64_t task = 0; task < num * parts; task++) {
-    // from the last block on: the end of a prompt has the most keys before it
-    const Block& block = blocks[num - 1 - task / parts];
-    const int64_t begin = task % parts * each;
-    attend(*call, block, begin, begin + each);
-  }
+  const int64_t threads = pairs(*call) < LITTLE ? 1 : call->threads;
+#pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
+  attend_blocks(*call, blocks, threads);
 }

@@ -18,8 +18,11 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-SOURCES = ("linear.cpp", "attention.cpp", "activation.cpp", "short.cpp", "dropout.cpp")
-HEADERS = ("simd.h", "panels.h", "tile.h", "pages.h")
+SOURCES = (
+    *("linear.cpp", "attention.cpp", "activation.cpp", "norm.cpp", "layer.cpp"),
+    *("short.cpp", "dropout.cpp"),
+)
+HEADERS = ("simd.h", "panels.h", "tile.h", "pages.h", "rows.h")
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp"),
     # a product is fused into a sum where the source says so, never by the compiler's choice

@@ -1,9 +1,6 @@
 """The compiled library -> its functions, with the structures they read; None where there is none.
 
-native()            Native | None, found or built once a process
-PackedStruct        struct Packed of linear.cpp
-PagedStruct         struct PagedCall of pages.h
-ShortStruct         struct ShortCall of short.cpp
+native() is a `Native`, found or built once a process; structs.py has the structures.
 """
 
 from __future__ import annotations
@@ -17,61 +14,16 @@ from ctypes import c_float, c_int64, c_void_p
 from dataclasses import dataclass
 
 from weft.nn.native.build import BuildError, library_path
+from weft.nn.native.structs import (
+    LayerPassStruct,
+    LayerStruct,
+    NormStruct,
+    PackedStruct,
+    PagedStruct,
+    ShortStruct,
+)
 
 log = logging.getLogger(__name__)
-
-FLOATS = ("scale", "softcap")
-
-
-class PackedStruct(ctypes.Structure):
-    """A packed weight, as the product reads it."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("bits", "inputs", "outputs")),
-        *((name, c_void_p) for name in ("data", "scales", "minima")),
-    )
-
-
-POINTERS = (
-    *("q", "k", "v", "bias", "out", "lse"),
-    *("offsets", "starts", "lengths", "table", "order"),
-)
-NUMBERS = (
-    *("k_page", "k_row", "k_head", "v_page", "v_row", "v_head", "q_token", "q_head"),
-    *("sequences", "table_stride", "heads", "key_heads", "head_size", "value_size", "page_rows"),
-    *("is_causal", "window", "distances", "zero_distance", "threads"),
-)
-
-
-class PagedStruct(ctypes.Structure):
-    """One call of attention over pages."""
-
-    _fields_ = (
-        *((name, c_void_p) for name in POINTERS),
-        *((name, c_int64) for name in NUMBERS),
-        *((name, c_float) for name in FLOATS),
-    )
-
-
-class StridedStruct(ctypes.Structure):
-    """Rows of numbers by batch, head and token."""
-
-    _fields_ = (("data", c_void_p), *((name, c_int64) for name in ("batch", "head", "token")))
-
-
-STRIDED = ("q", "k", "v", "added", "out", "dout", "dq", "dk", "dv")
-SIZES = ("batch", "heads", "queries", "keys", "head_size", "value_size", "threads")
-
-
-class ShortStruct(ctypes.Structure):
-    """One call of attention over short sequences."""
-
-    _fields_ = (
-        *((name, StridedStruct) for name in STRIDED),
-        *((name, c_void_p) for name in ("weights", "lse", "dlse")),
-        *((name, c_int64) for name in SIZES),
-        ("scale", c_float),
-    )
 
 
 @dataclass(frozen=True)
@@ -88,6 +40,10 @@ class Native:
     """(address of a ShortStruct, 1 for the way back)"""
     dropout: Callable[..., None]
     """(x, y, count, seed, dropped of 256, scale, threads)"""
+    norm: Callable[..., None]
+    """(address of a NormStruct, x, y, rows, size, x_stride, threads)"""
+    layer: Callable[[int, int], None]
+    """(address of a LayerStruct, address of a LayerPassStruct)"""
     panel_width: int
     """Outputs that lie side by side in a packed weight."""
 
@@ -104,29 +60,42 @@ def native() -> Native | None:
         return None
 
 
+FUNCTIONS: dict[str, list[type]] = {
+    "linear": [*[c_void_p] * 4, *[c_int64] * 6],
+    "paged_attention": [c_void_p],
+    "activate": [c_int64, *[c_void_p] * 3, *[c_int64] * 4],
+    "short_attention": [c_void_p, c_int64],
+    "dropout": [*[c_void_p] * 2, *[c_int64] * 3, c_float, c_int64],
+    "norm": [*[c_void_p] * 3, *[c_int64] * 4],
+    "layer": [c_void_p, c_void_p],
+}
+"""What the functions take; each is a field of Native."""
+STRUCTS: dict[str, type[ctypes.Structure]] = {
+    "packed": PackedStruct,
+    "paged_call": PagedStruct,
+    "short_call": ShortStruct,
+    "norm": NormStruct,
+    "layer": LayerStruct,
+    "layer_pass": LayerPassStruct,
+}
+
+
 def load(library: ctypes.CDLL) -> Native:
-    """Declare what the functions take."""
-    library.weft_linear.argtypes = [*[c_void_p] * 4, *[c_int64] * 6]
-    library.weft_linear.restype = None
-    library.weft_paged_attention.argtypes = [c_void_p]
-    library.weft_paged_attention.restype = None
-    library.weft_activate.argtypes = [c_int64, *[c_void_p] * 3, *[c_int64] * 4]
-    library.weft_activate.restype = None
-    library.weft_short_attention.argtypes = [c_void_p, c_int64]
-    library.weft_short_attention.restype = None
-    library.weft_dropout.argtypes = [*[c_void_p] * 2, *[c_int64] * 3, c_float, c_int64]
-    library.weft_dropout.restype = None
-    sizes = ("weft_packed_size", "weft_paged_call_size", "weft_short_call_size")
-    for name in ("weft_panel_width", *sizes):
-        library[name].restype = c_int64
-    check_size(PackedStruct, library.weft_packed_size())
-    check_size(PagedStruct, library.weft_paged_call_size())
-    check_size(ShortStruct, library.weft_short_call_size())
-    functions = (
-        *(library.weft_linear, library.weft_paged_attention),
-        *(library.weft_activate, library.weft_short_attention, library.weft_dropout),
-    )
-    return Native(*functions, library.weft_panel_width())
+    """Declare what the functions take, and see that both sides mean the same structures."""
+    functions: dict[str, Callable[..., None]] = {}
+    for name, arguments in FUNCTIONS.items():
+        function = library[f"weft_{name}"]
+        function.argtypes, function.restype = arguments, None
+        functions[name] = function
+    for name, struct in STRUCTS.items():
+        check_size(struct, number(library, f"weft_{name}_size"))
+    return Native(**functions, panel_width=number(library, "weft_panel_width"))
+
+
+def number(library: ctypes.CDLL, name: str) -> int:
+    """What a function without arguments says."""
+    library[name].restype = c_int64
+    return int(library[name]())
 
 
 def check_size(struct: type[ctypes.Structure], size: int) -> None:

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "panels.h"
+#include "rows.h"
 
 namespace weft {
 namespace {
@@ -17,13 +18,7 @@ constexpr int64_t ROW_BLOCK = 40 * ROWS;  // rows whose inputs stay in the secon
 constexpr int64_t INPUT_BLOCK = 320;      // inputs of a panel that stay in the first-level cache
 constexpr int64_t LITTLE = 1 << 16;       // products that one thread does sooner than two
 
-struct Call {
-  const Packed* weight;
-  const float* x;
-  const float* bias;
-  float* y;
-  int64_t rows, x_stride, y_stride, begin, end;  // outputs begin..end
-};
+using Call = LinearCall;
 
 // Outputs of panels first..first + num: where they lie in a row of y, and which of them are asked.
 struct Place {
@@ -113,30 +108,36 @@ void some_panels(const Call& call, int64_t first, int64_t last, int64_t row, int
 }
 
 }  // namespace
+
+void linear_rows(const LinearCall& call, int64_t threads) {
+  const int64_t first = call.begin / WIDTH, panels = (call.end + WIDTH - 1) / WIDTH - first;
+  if (call.rows == 0 || panels <= 0) return;
+  const int64_t row_blocks = (call.rows + ROW_BLOCK - 1) / ROW_BLOCK;
+  // an even number of panels to a task, and some tasks to a thread so that none waits for long
+  const int64_t wanted = std::max<int64_t>(1, 6 * threads / row_blocks);
+  const int64_t each = std::max<int64_t>(2, (panels / wanted + 1) / 2 * 2);
+  const int64_t groups = (panels + each - 1) / each;
+#pragma omp for schedule(dynamic, 1)
+  for (int64_t task = 0; task < row_blocks * groups; task++) {
+    const int64_t group = task % groups, block = task / groups;
+    const int64_t row = call.rows * block / row_blocks;
+    const int64_t end_row = call.rows * (block + 1) / row_blocks;
+    const int64_t from = first + group * each, to = first + std::min(panels, (group + 1) * each);
+    some_panels(call, from, to, row, end_row - row);
+  }
+}
+
 }  // namespace weft
 
 EXPORT int64_t weft_packed_size() { return sizeof(weft::Packed); }
 EXPORT int64_t weft_panel_width() { return weft::WIDTH; }
 
 EXPORT void weft_linear(const weft::Packed* weight, const float* x, const float* bias, float* y,
-                            int64_t rows, int64_t x_stride, int64_t y_stride, int64_t begin,
-                            int64_t end, int64_t threads) {
+                        int64_t rows, int64_t x_stride, int64_t y_stride, int64_t begin,
+                        int64_t end, int64_t threads) {
   using namespace weft;
-  const Call call{weight, x, bias, y, rows, x_stride, y_stride, begin, end};
-  const int64_t first = begin / WIDTH, panels = (end + WIDTH - 1) / WIDTH - first;
-  if (rows == 0 || panels <= 0) return;
-  if (rows * panels * WIDTH * weight->inputs < LITTLE) threads = 1;
-  const int64_t row_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
-  // an even number of panels to a task, and some tasks to a thread so that none waits for long
-  const int64_t wanted = std::max<int64_t>(1, 6 * threads / row_blocks);
-  const int64_t each = std::max<int64_t>(2, (panels / wanted + 1) / 2 * 2);
-  const int64_t groups = (panels + each - 1) / each;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) \
-    if (threads > 1)
-  for (int64_t task = 0; task < row_blocks * groups; task++) {
-    const int64_t group = task % groups, block = task / groups;
-    const int64_t row = rows * block / row_blocks, end_row = rows * (block + 1) / row_blocks;
-    const int64_t from = first + group * each, to = first + std::min(panels, (group + 1) * each);
-    some_panels(call, from, to, row, end_row - row);
-  }
+  const LinearCall call{weight, x, bias, y, rows, x_stride, y_stride, begin, end};
+  if (rows * (end - begin) * weight->inputs < LITTLE) threads = 1;
+#pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
+  linear_rows(call, threads);
 }

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.nn.native.few_bits import BITS, GROUP, FewBits, Kind, dequantised, fits_half, words_of
-from weft.nn.native.library import PackedStruct, native
+from weft.nn.native.library import native
+from weft.nn.native.structs import PackedStruct
 
 PLUS_128 = -0x7F7F7F80
 """Turns the highest bit of each byte of a word: -128..127 become 0..255, and back."""

@@ -8,12 +8,6 @@
 #include "simd.h"
 
 namespace weft {
-namespace {
-
-constexpr int VECTORS = W == 4 ? 4 : 2;              // of a panel
-constexpr int WIDTH = VECTORS * W;                   // outputs of a panel
-constexpr int ROWS = W == 16 ? 12 : W == 8 ? 6 : 5;  // rows whose sums fit into the registers
-constexpr int64_t GROUP = 32;                        // inputs that share a scale
 
 // Mirrors PackedStruct of library.py.
 struct Packed {
@@ -23,6 +17,13 @@ struct Packed {
   const uint16_t* scales;  // half floats [panel][group][WIDTH]
   const uint16_t* minima;
 };
+
+namespace {
+
+constexpr int VECTORS = W == 4 ? 4 : 2;              // of a panel
+constexpr int WIDTH = VECTORS * W;                   // outputs of a panel
+constexpr int ROWS = W == 16 ? 12 : W == 8 ? 6 : 5;  // rows whose sums fit into the registers
+constexpr int64_t GROUP = 32;                        // inputs that share a scale
 
 inline const float* floats(const Packed& weight, int64_t panel, int64_t input) {
   return static_cast<const float*>(weight.data) + (panel * weight.inputs + input) * WIDTH;

@@ -22,7 +22,8 @@ from weft.core.shapes import check_shapes
 from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.masks.distance import Causal, Window
-from weft.nn.native.library import Native, PagedStruct, native
+from weft.nn.native.library import Native, native
+from weft.nn.native.structs import PagedStruct
 from weft.nn.positions.base import Bias
 
 

@@ -1,0 +1,216 @@
+// A whole layer in one call: x_ND -> y_ND by self-attention over pages, cross-attention and
+// feed-forward, each inside its residual path.
+//
+// The arithmetic is that of the parts called one by one, to the last bit. What is saved is all
+// that stands between them: at one token a sequence that takes longer than the arithmetic. One team
+// of threads goes through the whole layer and meets at a barrier behind each part.
+#include <omp.h>
+
+#include <algorithm>
+
+#include "pages.h"
+#include "rows.h"
+
+namespace weft {
+namespace {
+
+enum Placement : int64_t { BEFORE, AFTER, BOTH };
+
+// A product; mirrors ProductStruct of layer.py, as the others do theirs.
+struct Product {
+  const Packed* weight;
+  const float* bias;
+};
+
+struct Path {
+  Norm norm, norm_out;
+};
+
+struct Heads {
+  Product qkv, out;
+  Norm query_norm, key_norm;
+  int64_t has_norms, heads, key_heads, head_size, value_size;
+
+  int64_t keys_at() const { return heads * head_size; }
+  int64_t values_at() const { return keys_at() + key_heads * head_size; }
+  int64_t row() const { return values_at() + key_heads * value_size; }
+  int64_t joined() const { return heads * value_size; }
+};
+
+struct Layer {
+  int64_t width, placement, has_cross;
+  Path own_path, cross_path, feedforward_path;
+  Heads own, cross;
+  Product up, down;
+  int64_t inner, is_gated, activation;
+};
+
+// Cosine and signed sine of each token, `stride` apart; `size` numbers of a head turn.
+struct Turns {
+  const float *cos, *sin;
+  int64_t stride, size, is_interleaved;
+};
+
+struct LayerPass {
+  const float* x;
+  float* y;
+  float* scratch;
+  const int64_t* slots;  // row of the pages in which each token goes
+  int64_t rows, threads;
+  Turns turns;
+  PagedCall own, cross;  // without q, out and lse
+};
+
+// Memory between the parts, cut from the scratch; layer.py says how much there must be.
+struct Between {
+  Between(const Layer& layer, const LayerPass& pass) {
+    const int64_t N = pass.rows, heads = std::max(layer.own.heads, layer.cross.heads);
+    normed = pass.scratch;
+    result = normed + N * layer.width;
+    qkv = result + N * layer.width;
+    joined = qkv + N * std::max(layer.own.row(), layer.cross.keys_at());
+    lse = joined + N * std::max(layer.own.joined(), layer.cross.joined());
+    inner = lse + N * heads;
+    activated = inner + N * layer.inner * (layer.is_gated ? 2 : 1);
+  }
+  float *normed, *result, *qkv, *joined, *lse, *inner, *activated;
+};
+
+struct Run {
+  const Layer& layer;
+  const LayerPass& pass;
+  Between at;
+
+  void multiply(const Product& product, const float* x, int64_t inputs, float* y, int64_t outputs) {
+    linear_rows({product.weight, x, product.bias, y, pass.rows, inputs, outputs, 0, outputs},
+                pass.threads);
+  }
+
+  // Rows of x as the sub-layer gets them.
+  const float* entered(const Norm& norm, const float* x) {
+    if (layer.placement == AFTER) return x;
+    const int64_t D = layer.width;
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < pass.rows; n++) norm_row(norm, x + n * D, at.normed + n * D, D);
+    return at.normed;
+  }
+
+  // The sub-layer's result meets the way around it. No barrier behind it: whatever comes next takes
+  // each row to the same thread, or is the end of the layer.
+  void left(const Path& path, const float* x, float* y) {
+    const int64_t D = layer.width;
+#pragma omp for schedule(static) nowait
+    for (int64_t n = 0; n < pass.rows; n++) {
+      const float* from = x + n * D;
+      float *result = at.result + n * D, *to = y + n * D;
+      if (layer.placement == BOTH) norm_row(path.norm_out, result, result, D);
+      float* sum = layer.placement == AFTER ? result : to;
+      for (int64_t i = 0; i < D; i++) sum[i] = from[i] + result[i];
+      if (layer.placement == AFTER) norm_row(path.norm, result, to, D);
+    }
+  }
+
+  void turn(float* head, int64_t n) {
+    const Turns& turns = pass.turns;
+    const float *cos = turns.cos + n * turns.stride, *sin = turns.sin + n * turns.stride;
+    const int64_t half = turns.size / 2, step = turns.is_interleaved ? 2 : 1;
+    const int64_t gap = turns.is_interleaved ? 1 : half;
+    for (int64_t pair = 0; pair < half; pair++) {
+      const int64_t i = pair * step, j = i + gap;
+      const float a = head[i], b = head[j];
+      head[i] = a * cos[i] + b * sin[i];
+      head[j] = b * cos[j] + a * sin[j];
+    }
+  }
+
+  void ready(float* head, const Norm& norm, int64_t n) {
+    const Heads& own = layer.own;
+    if (own.has_norms) norm_row(norm, head, head, own.head_size);
+    if (pass.turns.cos != nullptr) turn(head, n);
+  }
+
+  // Queries and keys are normed and turned where they lie; keys and values go into their pages.
+  void store_row(int64_t n) {
+    const Heads& own = layer.own;
+    float* row = at.qkv + n * own.row();
+    float *keys = row + own.keys_at(), *values = row + own.values_at();
+    for (int64_t h = 0; h < own.heads; h++) ready(row + h * own.head_size, own.query_norm, n);
+    for (int64_t h = 0; h < own.key_heads; h++)
+      ready(keys + h * own.head_size, own.key_norm, n);
+    float* k = const_cast<float*>(pass.own.k) + pass.slots[n] * pass.own.k_stride.row;
+    float* v = const_cast<float*>(pass.own.v) + pass.slots[n] * pass.own.v_stride.row;
+    std::copy(keys, values, k);
+    std::copy(values, row + own.row(), v);
+  }
+
+  void attend(const Heads& heads, PagedCall call, const std::vector<Block>& blocks,
+              int64_t q_row) {
+    call.q = at.qkv, call.out = at.joined, call.lse = at.lse;
+    call.q_token = q_row, call.q_head = heads.head_size;
+    attend_blocks(call, blocks, pass.threads);
+    multiply(heads.out, at.joined, heads.joined(), at.result, layer.width);
+  }
+
+  void self_attention(const std::vector<Block>& blocks, const float* x, float* y) {
+    const Heads& own = layer.own;
+    multiply(own.qkv, entered(layer.own_path.norm, x), layer.width, at.qkv, own.row());
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < pass.rows; n++) store_row(n);
+    attend(own, pass.own, blocks, own.row());
+    left(layer.own_path, x, y);
+  }
+
+  void cross_attention(const std::vector<Block>& blocks, float* y) {
+    const Heads& cross = layer.cross;
+    const float* input = entered(layer.cross_path.norm, y);
+    if (layer.placement == AFTER) {
+#pragma omp barrier
+    }
+    multiply(cross.qkv, input, layer.width, at.qkv, cross.keys_at());
+    if (cross.has_norms) {
+      const int64_t C = cross.head_size;
+#pragma omp for schedule(static)
+      for (int64_t h = 0; h < pass.rows * cross.heads; h++)
+        norm_row(cross.query_norm, at.qkv + h * C, at.qkv + h * C, C);
+    }
+    attend(cross, pass.cross, blocks, cross.keys_at());
+    left(layer.cross_path, y, y);
+  }
+
+  void feedforward(float* y) {
+    const int64_t F = layer.inner, stride = layer.is_gated ? 2 * F : F;
+    const float* input = entered(layer.feedforward_path.norm, y);
+    if (layer.placement == AFTER) {
+#pragma omp barrier
+    }
+    multiply(layer.up, input, layer.width, at.inner, stride);
+    const Activate activate = activation(layer.activation);
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < pass.rows; n++) {
+      const float* row = at.inner + n * stride;
+      activate(row, layer.is_gated ? row + F : nullptr, at.activated + n * F, F);
+    }
+    multiply(layer.down, at.activated, F, at.result, layer.width);
+    left(layer.feedforward_path, y, y);
+  }
+};
+
+}  // namespace
+}  // namespace weft
+
+EXPORT int64_t weft_layer_size() { return sizeof(weft::Layer); }
+EXPORT int64_t weft_layer_pass_size() { return sizeof(weft::LayerPass); }
+
+EXPORT void weft_layer(const weft::Layer* layer, const weft::LayerPass* pass) {
+  using namespace weft;
+  Run run{*layer, *pass, Between(*layer, *pass)};
+  const std::vector<Block> own = cut(pass->own);
+  const std::vector<Block> cross = layer->has_cross ? cut(pass->cross) : std::vector<Block>();
+#pragma omp parallel num_threads(static_cast<int>(pass->threads)) if (pass->threads > 1)
+  {
+    Run mine = run;
+    mine.self_attention(own, pass->x, pass->y);
+    if (layer->has_cross) mine.cross_attention(cross, pass->y);
+    mine.feedforward(pass->y);
+  }
+}

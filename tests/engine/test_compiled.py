@@ -1,0 +1,156 @@
+"""A layer in one compiled call gives the bits of its modules, wherever it steps in for them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engine.asking import generate
+from tests.engine.tiny import tiny
+from weft.models.build import Model
+from weft.nn.block import Block
+from weft.nn.linear import pack_model, unpack_model
+from weft.nn.native.library import native
+
+pytestmark = pytest.mark.skipif(native() is None, reason="needs a compiler")
+
+GQA = {"kind": "gqa", "num_heads": 4, "num_kv_heads": 2}
+RMS = {"kind": "rmsnorm"}
+KNOWN: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "llama": {
+        "attention": GQA,
+        "norm": RMS,
+        "position": {"kind": "rotary"},
+        "feedforward": {"kind": "swiglu"},
+    },
+    "neighbours turn, a part of the head stays": {
+        "position": {"kind": "rotary", "layout": "interleaved", "fraction": 0.5},
+        "attention": {"kind": "mqa", "num_heads": 2, "bias": True},
+    },
+    "gemma": {
+        "attention": {**GQA, "qk_norm": True, "softcap": 5.0},
+        "norm": {**RMS, "placement": "both", "unit_offset": True},
+        "position": {"kind": "rotary"},
+        "feedforward": {"kind": "geglu_tanh", "bias": True},
+    },
+    "window": {
+        "attention": {**GQA, "pattern": {"kind": "window", "window": 3}},
+        "position": {"kind": "rotary"},
+    },
+    "norm after": {"norm": {"placement": "after"}, "feedforward": {"kind": "gelu"}},
+    "sizes that fill no vector": {
+        "width": 30,
+        "attention": {"kind": "mha", "num_heads": 3, "bias": True, "out_bias": False},
+        "position": {"kind": "none"},
+        "feedforward": {"kind": "silu", "width": 37},
+        "norm": {"bias": False},
+    },
+}
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "latent rows": {"attention": {"kind": "mla", "num_heads": 2}, "position": {"kind": "rotary"}},
+    "a bias on scores": {"position": {"kind": "alibi"}},
+    "buckets": {"position": {"kind": "bucketed"}},
+    "experts": {
+        "feedforward": {"kind": "experts", "num_experts": 4, "experts_per_token": 2, "width": 16}
+    },
+    "a mask of another kind": {
+        "attention": {"kind": "mha", "num_heads": 2, "pattern": {"kind": "dilated", "window": 3}}
+    },
+}
+PROMPTS = [[5], [7, 8, 9, 10, 11, 12, 13, 14, 15], [7, 8, 9, 10, 30]]
+
+
+def blocks(model: Model) -> list[Block]:
+    return [part for part in model.modules() if isinstance(part, Block)]
+
+
+def vectors(model: Model, *, by_modules: bool) -> list[Tensor]:
+    """What the heads and the layers behind an encoder read in a few steps of the engine."""
+    seen: list[Tensor] = []
+    stacks = {part for name, part in model.named_children() if name in ("encoder", "decoder")}
+    hooks = [s.register_forward_hook(lambda *call: seen.append(call[2].clone())) for s in stacks]
+    if by_modules:
+        hooks += [b.feedforward.register_forward_hook(lambda *call: None) for b in blocks(model)]
+    sources = PROMPTS if model.config.kind == "encoder-decoder" else None
+    generate(model, PROMPTS, 6, sources=sources)
+    for hook in hooks:
+        hook.remove()
+    assert len(seen) > 5
+    return seen
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return len(a) == len(b) and all(x.equal(y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("name", KNOWN)
+def test_one_call_has_the_bits_of_the_modules(name: str, kind: str) -> None:
+    model = tiny(kind, **KNOWN[name]).model
+    together = vectors(model, by_modules=False)
+    assert all(block.compiled.struct is not None for block in blocks(model))
+    assert same(together, vectors(model, by_modules=True))
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_the_library_does_not_know_goes_through_the_modules(name: str) -> None:
+    model = tiny("decoder", **UNKNOWN[name]).model
+    found = vectors(model, by_modules=False)
+    assert same(found, vectors(model, by_modules=True))
+
+
+def test_threads_change_nothing() -> None:
+    model, threads = (
+        tiny("decoder", **{**KNOWN["llama"], "width": 256}).model,
+        torch.get_num_threads(),
+    )
+    try:
+        found = []
+        for num in (1, 2):
+            torch.set_num_threads(num)
+            found.append(vectors(model, by_modules=False))
+    finally:
+        torch.set_num_threads(threads)
+    assert same(*found)
+
+
+def change_norm(model: Model) -> None:
+    blocks(model)[0].attention_path.norm.weight.data = torch.full((32,), 0.5)
+
+
+def change_weight(model: Model) -> None:
+    unpack_model(model)
+    blocks(model)[1].attention.out.weight.data *= 2
+    pack_model(model)
+
+
+def change_part(model: Model) -> None:
+    blocks(model)[0].feedforward = copy.deepcopy(blocks(model)[1].feedforward)
+
+
+@pytest.mark.parametrize("change", [change_norm, change_weight, change_part])
+def test_a_change_of_the_layer_is_followed(change: Any) -> None:
+    model = tiny("decoder").model
+    before = vectors(model, by_modules=False)
+    with torch.no_grad():
+        change(model)
+    after = vectors(model, by_modules=False)
+    assert not same(before, after)
+    assert same(after, vectors(model, by_modules=True))
+
+
+def test_a_copy_has_a_call_of_its_own() -> None:
+    model = tiny("decoder").model
+    before = vectors(model, by_modules=False)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert all(block.compiled.struct is None for block in blocks(other))
+        assert same(before, vectors(other, by_modules=False))
+        with torch.no_grad():
+            change_norm(other)
+        assert same(before, vectors(model, by_modules=False))
