@@ -217,3 +217,27 @@ def test_a_kind_that_cannot_is_refused_at_once(
     assert told.startswith(message) and told.count("\n") == 1
     advice = {"encoder": "`embed`", "decoder": "`generate`", "encoder-decoder": "`translate`"}
     assert advice[kind] in told
+
+
+def test_what_was_kept_serves_the_next_run(folder: Path, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "kept.cache"
+    prompt = "the cat sat on the mat a dog ate two apples the cat sat on"
+    call = ["generate", str(folder), prompt, "--max-tokens", "4", "--keep", str(file)]
+    shown = []
+    for _ in range(2):
+        assert main(call, COMMANDS) == 0
+        shown.append(capsys.readouterr())
+    assert shown[0].out == shown[1].out
+    assert re.fullmatch(r"kept in .*kept\.cache: [1-9]\d* pages: .*\n", shown[0].err)
+    assert re.match(r".*kept\.cache: [1-9]\d* pages: ", shown[1].err)
+    assert len(shown[1].err.splitlines()) == 2
+
+
+def test_a_file_that_is_no_cache_is_refused_and_left_alone(
+    folder: Path, tmp_path: Path, capsys
+) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("dear all")
+    assert main(["generate", str(folder), "the cat", "--keep", str(file)], COMMANDS) == 1
+    assert "letter.txt" in capsys.readouterr().err
+    assert file.read_text() == "dear all"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from mmap import mmap
 
 import numpy as np
 import torch
@@ -57,9 +58,12 @@ class PageStore:
 
     def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Whole pages, in every place: a fork is about to write into a page that it shares."""
+        # as rows of whole pages: three times as fast as a list of indices
+        source_N, target_N = torch.tensor([source, target], device=self.device)
         for rows in self.rows:
             for stored in rows.values():
-                stored[list(target)] = stored[list(source)]
+                pages = stored.flatten(1)
+                pages.index_copy_(0, target_N, pages.index_select(0, source_N))
 
     def pages(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
         """The content of some pages, to be saved: for each place, by name."""
@@ -178,8 +182,10 @@ def gathered(stored: Rows, pages_P: Tensor, length: int) -> Rows:
 
 def lazy_zeros(shape: tuple[int, ...], device: torch.device | str, dtype: torch.dtype) -> Tensor:
     """Zeros (a masked key's weight is 0, and 0 times NaN is NaN); on a CPU memory is taken only as
-    pages are written, which torch.zeros would do at once."""
+    pages are written, which torch.zeros would do at once. np.zeros asks for huge pages, for which
+    the system stops the writer for tens of milliseconds now and then: mapped memory does not."""
     if torch.device(device).type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
-    content = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(content).view(dtype).view(shape)
+    size = math.prod(shape)
+    content = np.frombuffer(mmap(-1, max(1, size) * dtype.itemsize), dtype=np.uint8)
+    return torch.from_numpy(content).view(dtype)[:size].view(shape)

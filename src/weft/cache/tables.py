@@ -75,9 +75,15 @@ class Tables:
 
     def needs(self, start: int, end: int) -> int:
         """Pages that must be allocated before slots `start` to `end` - 1 can be written."""
-        new = blocks_for(end, self.pool.page_size) - self.num_blocks
-        copies = len(self.shared_at(start))
-        return copies + new * len(self.pages) if new > 0 else copies
+        # plain loops: every sequence asks this in every step
+        pool, pages = self.pool, self.pages
+        num_blocks, block = len(pages[0]), start // pool.page_size
+        number = max(0, -(-end // pool.page_size) - num_blocks) * len(pages)
+        if block < num_blocks:
+            for table in pages:
+                if pool.counts[table[block]] > 1:
+                    number += 1
+        return number
 
     def grow(self, start: int, end: int, fresh: Sequence[int]) -> list[Copy]:
         """Make slots `start` to `end` - 1 writable with as many fresh pages as `needs` said."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.answers import finish_reason, logprob_list
+from weft.cli.keeping import Keep, kept
 from weft.cli.options import (
     Cache,
     Device,
@@ -60,6 +61,7 @@ def command(
     speculate: Speculate = False,
     cache: Cache = 1.0,
     prefix_cache: PrefixCache = "radix",
+    keep: Keep = None,
     device: Device = "auto",
     json: Annotated[
         bool, typer.Option("--json", help="One object a turn: role, content, finish_reason.")
@@ -95,9 +97,9 @@ def command(
     check_model(model, "chat", max_tokens)
     writer = load(model, device, engine=engine)
     assert writer.requests.template, "a model without a template was not refused"
-    converse(
-        writer, [] if system is None else [{"role": "system", "content": system}], options, json
-    )
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    with kept(writer, keep):
+        converse(writer, messages, options, json)
 
 
 def converse(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.answers import answer_object
+from weft.cli.keeping import Keep, kept
 from weft.cli.options import (
     Cache,
     Device,
@@ -70,6 +71,7 @@ def command(
     speculate: Speculate = False,
     cache: Cache = 1.0,
     prefix_cache: PrefixCache = "radix",
+    keep: Keep = None,
     device: Device = "auto",
     json: Annotated[
         bool, typer.Option("--json", help="One object an answer: text, tokens, usage and more.")
@@ -84,6 +86,7 @@ def command(
       weft generate smollm2 "Once upon a time" --temperature 0.8 --n 3 --seed 7
       weft generate smollm2 "Today is" --regex "[0-9]{4}-[0-9]{2}-[0-9]{2}"
       weft generate smollm2 --prompts prompts.txt --max-tokens 20 > answers.txt
+      weft generate smollm2 "$(cat long.txt) In short:" --keep long.cache
 
     Several answers, and those to --prompts, are one a line, line breaks as spaces; an empty
     prompt has an empty answer. With --json the text is as it is, and each object has index,
@@ -113,11 +116,13 @@ def command(
     engine = engine_settings(cache, prefix_cache, speculate)
     say_without_effect(sampling, n)
     check_model(model, "generate", max_tokens)
-    if prompts is not None:
-        answer_file(load(model, device, engine=engine), prompts, options, json)
-    else:
-        text = read_prompt(prompt)
-        answer_one(load(model, device, engine=engine), text, options, json)
+    text = read_prompt(prompt) if prompts is None else ""
+    writer = load(model, device, engine=engine)
+    with kept(writer, keep):
+        if prompts is not None:
+            answer_file(writer, prompts, options, json)
+        else:
+            answer_one(writer, text, options, json)
 
 
 def refuse_mixture(prompt: str | None, prompts: str | None) -> None:

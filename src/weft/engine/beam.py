@@ -17,10 +17,13 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from weft.core.errors import UsageError
@@ -62,6 +65,10 @@ class Hypothesis:
     logprob: float
 
 
+Candidate = tuple[float, int, int]
+"""Summed log probability, beam that it continues, token."""
+
+
 @dataclass
 class Beams:
     """The search of one request. `scores` and `histories` are those of its running beams."""
@@ -84,31 +91,21 @@ class Beams:
         """What was found, best first."""
         return sorted(self.found, key=lambda one: -one.score)[: self.config.num_best]
 
-    def advance(self, logp: Sequence[Sequence[float]], ids: Sequence[Sequence[int]]) -> list[int]:
-        """One step from each beam's best next tokens, best first. Returns the parents of the beams
-        that go on, whose last tokens are in `histories`; none when the search is done."""
-        ranked = self.ranked(logp, ids)
-        going: list[tuple[float, int, int]] = []
-        for place, (score, parent, token) in enumerate(ranked):
-            if token == self.end_id:
-                if place < self.config.width and score > -inf:
+    def advance(self, ranked: Iterable[Candidate]) -> list[int]:
+        """One step from the 2W best candidates of all beams, best first. Returns the parents of the
+        beams that go on, whose last tokens are in `histories`; none when the search is done."""
+        width, end_id = self.config.width, self.end_id
+        going: list[Candidate] = []
+        for place, candidate in enumerate(ranked):
+            score, parent, token = candidate
+            if token == end_id:
+                if place < width and score > -inf:
                     self.keep(self.histories[parent], score, self.length + 1)
-            elif len(going) < self.config.width:
-                going.append((score, parent, token))
+            elif len(going) < width:
+                going.append(candidate)
         return self.go_on(going)
 
-    def ranked(
-        self, logp: Sequence[Sequence[float]], ids: Sequence[Sequence[int]]
-    ) -> list[tuple[float, int, int]]:
-        """The 2W best candidates of all beams; equal ones stay in the order of their beams."""
-        pairs = (
-            (self.scores[beam] + value, beam, token)
-            for beam, row in enumerate(zip(logp, ids, strict=True))
-            for value, token in zip(*row, strict=True)
-        )
-        return sorted(pairs, key=lambda one: -one[0])[: 2 * self.config.width]
-
-    def go_on(self, going: list[tuple[float, int, int]]) -> list[int]:
+    def go_on(self, going: list[Candidate]) -> list[int]:
         """The chosen beams become the running ones, unless nothing can change any more."""
         self.histories = [[*self.histories[parent], token] for _, parent, token in going]
         self.scores = [score for score, _, _ in going]
@@ -139,16 +136,42 @@ def advance_all(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]
     """One step of many requests: the rows of logits are the beams of the first, then of the second
     and so on. For each request the parents of its new beams."""
     logp_NV = logits_NV.log_softmax(-1)
-    rows = [len(search.scores) for search in searches]
-    begins = [sum(rows[:i]) for i in range(len(rows))]
-    for search, begin, count in zip(searches, begins, rows, strict=True):
+    counts = [len(search.scores) for search in searches]
+    begins = [0, *accumulate(counts)]
+    for search, begin, count in zip(searches, begins[:-1], counts, strict=True):
         apply_rule(logp_NV[begin : begin + count], search)
     widest = 2 * max(search.config.width for search in searches)
     logp, ids = logp_NV.topk(min(widest, logp_NV.shape[1]), dim=-1)
-    values, tokens = logp.double().tolist(), ids.tolist()
+    logp_NK, ids_NK = logp.double().cpu().numpy(), ids.cpu().numpy()
+    parents: list[list[int]] = [[] for _ in searches]
+    for places in alike(searches):
+        rows_GW = np.array([range(begins[i], begins[i + 1]) for i in places])
+        group = [searches[i] for i in places]
+        ranked = ranked_all(group, logp_NK[rows_GW], ids_NK[rows_GW])
+        for place, search, candidates in zip(places, group, ranked, strict=True):
+            parents[place] = search.advance(candidates)
+    return parents
+
+
+def alike(searches: Sequence[Beams]) -> list[list[int]]:
+    """Places of the searches that are as wide and have as many beams, together."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for place, search in enumerate(searches):
+        groups.setdefault((search.config.width, len(search.scores)), []).append(place)
+    return list(groups.values())
+
+
+def ranked_all(searches: Sequence[Beams], logp_GWK: Any, ids_GWK: Any) -> list[list[Candidate]]:
+    """The 2W best candidates of each search; equal ones stay in the order of their beams."""
+    scores_GW = np.array([search.scores for search in searches])
+    G, _, K = logp_GWK.shape
+    total_GN = (scores_GW[:, :, None] + logp_GWK).reshape(G, -1)
+    order_GN = np.argsort(-total_GN, axis=1, kind="stable")[:, : 2 * searches[0].config.width]
+    best = np.take_along_axis(total_GN, order_GN, 1).tolist()
+    tokens = np.take_along_axis(ids_GWK.reshape(G, -1), order_GN, 1).tolist()
     return [
-        search.advance(values[begin : begin + count], tokens[begin : begin + count])
-        for search, begin, count in zip(searches, begins, rows, strict=True)
+        list(zip(*one, strict=True))
+        for one in zip(best, (order_GN // K).tolist(), tokens, strict=True)
     ]
 
 

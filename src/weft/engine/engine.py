@@ -197,7 +197,11 @@ class Engine:
             rows = [row for _, part in searched for row in range(part.start, part.stop)]
             names = list(dict.fromkeys(chunk.request.id for chunk, _ in searched))
             beams = [self.beams[name] for name in names]
-            parents = advance_all(beams, results.logits_NV[rows])
+            logits_NV = results.logits_NV
+            # usually all of them: then nothing is copied
+            parents = advance_all(
+                beams, logits_NV if len(rows) == len(logits_NV) else logits_NV[rows]
+            )
             outcome.branched |= publish_beams(names, beams, parents, updates)
         return outcome
 

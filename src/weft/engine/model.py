@@ -205,12 +205,6 @@ class LoadedModel:
         assert writing.n == 1, f"{writing.n} samples at once are answers, not a stream"
         return self.desk.follow(self.desk.open(writing))
 
-    def searched(
-        self, source: list[int], max_tokens: int | None, search: BeamConfig, max_len: int
-    ) -> Writing:
-        """The request that searches for the translation of one source."""
-        return self.requests.searched(source, max_tokens, search)
-
     def answer_all(
         self, writings: Sequence[Writing], progress: Progress | None = None
     ) -> Iterator[list[Answer]]:

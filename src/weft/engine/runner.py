@@ -113,7 +113,8 @@ class Runner:
             results.rows.append(slice(len(wanted), len(wanted) + count))
             wanted.extend(range(end - count, end))
         if wanted:
-            logits_1NV = self.head(x_1ND[:, wanted])
+            # in a step that only decodes all are wanted, as they stand
+            logits_1NV = self.head(x_1ND if len(wanted) == end else x_1ND[:, wanted])
             results.logits_NV = logits_1NV[0].to(torch.promote_types(logits_1NV.dtype, torch.float))
 
     def run_chunks(self, chunks: Sequence[Chunk]) -> Tensor:

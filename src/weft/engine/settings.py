@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
 
 from pydantic import Field
 
+from weft.cache import PREFIX_CACHES
+from weft.core.choices import pick
 from weft.core.config import Config
+from weft.core.errors import ConfigError, Problem
 from weft.engine.schedule.settings import SchedulerConfig
 
 
@@ -17,8 +20,8 @@ class EngineConfig(Config):
     """Memory for the rows of all sequences and sources; taken as it is used."""
     page_size: int = Field(16, ge=1, le=256)
     """Tokens of a page."""
-    prefix_cache: Literal["none", "hash", "radix"] = "radix"
-    """How prompts share what they have in common."""
+    prefix_cache: str = "radix"
+    """How prompts share what they have in common: a name in PREFIX_CACHES."""
     speculate: bool = False
     """Guess tokens from what stood before and check them in one pass. The result is the same."""
     token_budget: int = Field(2048, ge=1)
@@ -31,6 +34,12 @@ class EngineConfig(Config):
     """For tests. Every so many steps the latest request is preempted."""
     miss_every: int | None = Field(None, ge=1)
     """For tests. Every so many admissions find nothing in the prefix cache."""
+
+    def cross_checks(self) -> Iterable[Problem]:
+        try:
+            pick(PREFIX_CACHES, self.prefix_cache, "prefix cache")
+        except ConfigError as error:
+            yield Problem(str(error), ("prefix_cache",))
 
     @classmethod
     def of_batches(cls, tokens: int) -> EngineConfig:

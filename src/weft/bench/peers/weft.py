@@ -53,9 +53,9 @@ class System:
 
     def translate(self, sources: list[list[int]], beam: int, max_tokens: int) -> list[list[int]]:
         """The best translation of each source, all at once."""
-        use, reach = self.loaded.use, self.loaded.model.config.max_len
+        use = self.loaded.use
         search = BeamConfig(beam, first=use.first, banned=tuple(use.banned))
-        writings = [self.loaded.searched(one, max_tokens, search, reach) for one in sources]
+        writings = [self.loaded.requests.searched(one, max_tokens, search) for one in sources]
         desk = Desk(self.engine)
         outputs: list[list[int]] = [[] for _ in sources]
         for place, update in desk.results(desk.open_all(self.salted(writings))):

@@ -28,6 +28,8 @@ def audit(state: State) -> None:
     assert counts == state.memory.pool.snapshot(), "reference counts differ from who holds pages"
     check_conservation(state, found)
     check_sharing(state)
+    runs = sum(job.request.num_sequences for job in state.running.values())
+    assert runs == state.num_running, f"{runs} sequences run, the state counts {state.num_running}"
 
 
 def running(state: State) -> Iterator[tuple[Job, Sequence, Tables]]:

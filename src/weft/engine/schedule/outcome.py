@@ -87,6 +87,9 @@ def branch(job: Job, branched: Branched, memory: Memory) -> None:
     parents, children = job.sequences, list(branched.children)
     limit = job.request.num_sequences
     assert len(children) <= limit, f"{job.request.id} has {len(children)} children, over {limit}"
+    if len(parents) == len(children) == 1:  # beam 1, and the end of many a search
+        parents[0].tokens.append(children[0][1])
+        return
     left = Counter(place for place, _ in children)
     for place, parent in enumerate(parents):
         if place not in left:

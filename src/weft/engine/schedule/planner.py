@@ -128,8 +128,7 @@ class Planner:
             return Verdict.FULL
         verdict = self.admission.admit(job, step, is_alone=not self.state.running)
         if verdict is Verdict.ADMITTED:
-            self.state.waiting.admitted(job)
-            self.state.running[job.request.id] = job
+            self.state.start(job)
             step.num_admitted += 1
             self.run(job, wishes(job, step.budget), step)
         return verdict

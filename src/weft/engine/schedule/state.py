@@ -20,12 +20,9 @@ class State:
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}
         """In the order of admission."""
-        self.num_arrived = 0
-
-    @property
-    def num_running(self) -> int:
+        self.num_running = 0
         """Sequences that running jobs have or will have."""
-        return sum(job.request.num_sequences for job in self.running.values())
+        self.num_arrived = 0
 
     @property
     def latest(self) -> Job:
@@ -37,17 +34,29 @@ class State:
         self.num_arrived += 1
         self.waiting.add(job)
 
+    def start(self, job: Job) -> None:
+        """A waiting job runs from now on."""
+        self.waiting.admitted(job)
+        self.running[job.request.id] = job
+        self.num_running += job.request.num_sequences
+
+    def stop(self, job: Job) -> bool:
+        """A job does not run any more. False: it did not."""
+        is_running = self.running.pop(job.request.id, None) is not None
+        self.num_running -= job.request.num_sequences if is_running else 0
+        return is_running
+
     def put_back(self, job: Job) -> None:
         """A running job waits again, before all others. Its pages go; what is cached stays so."""
         self.drop_pages(job)
-        self.running.pop(job.request.id, None)
+        self.stop(job)
         self.waiting.put_back(job)
 
     def leave(self, job: Job) -> None:
         """A job is over; every page goes back or stays in a cache, unlocked."""
         self.drop_pages(job)
         del self.jobs[job.request.id]
-        if self.running.pop(job.request.id, None) is None:
+        if not self.stop(job):
             self.waiting.discard(job)
 
     def leave_one(self, job: Job, index: int) -> None:
