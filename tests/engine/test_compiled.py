@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.engine.asking import generate
 from tests.engine.tiny import tiny
 from weft.models.build import Model
+from weft.models.stack import Stack
 from weft.nn.block import Block
 from weft.nn.linear import pack_model, unpack_model
 from weft.nn.native.library import native
@@ -70,11 +71,18 @@ def blocks(model: Model) -> list[Block]:
     return [part for part in model.modules() if isinstance(part, Block)]
 
 
+def stacks(model: Model) -> list[Stack]:
+    return [part for part in model.modules() if isinstance(part, Stack)]
+
+
 def vectors(model: Model, *, by_modules: bool) -> list[Tensor]:
     """What the heads and the layers behind an encoder read in a few steps of the engine."""
     seen: list[Tensor] = []
-    stacks = {part for name, part in model.named_children() if name in ("encoder", "decoder")}
-    hooks = [s.register_forward_hook(lambda *call: seen.append(call[2].clone())) for s in stacks]
+
+    def see(*call: Any) -> None:
+        seen.append(call[2].clone())
+
+    hooks = [stack.register_forward_hook(see) for stack in stacks(model)]
     if by_modules:
         hooks += [b.feedforward.register_forward_hook(lambda *call: None) for b in blocks(model)]
     sources = PROMPTS if model.config.kind == "encoder-decoder" else None
@@ -94,7 +102,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 def test_one_call_has_the_bits_of_the_modules(name: str, kind: str) -> None:
     model = tiny(kind, **KNOWN[name]).model
     together = vectors(model, by_modules=False)
-    assert all(block.compiled.struct is not None for block in blocks(model))
+    assert all(stack.compiled.layers for stack in stacks(model))
     assert same(together, vectors(model, by_modules=True))
 
 
@@ -149,7 +157,7 @@ def test_a_copy_has_a_call_of_its_own() -> None:
     model = tiny("decoder").model
     before = vectors(model, by_modules=False)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert all(block.compiled.struct is None for block in blocks(other))
+        assert all(not stack.compiled.layers for stack in stacks(other))
         assert same(before, vectors(other, by_modules=False))
         with torch.no_grad():
             change_norm(other)

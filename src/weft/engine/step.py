@@ -75,7 +75,10 @@ def choose_all(
     if not places:
         return outcome
     index = [place.first + i for place in places for i in range(len(place.rows))]
-    ids = choose(logits_NV[index], [row for place in places for row in place.rows]).tolist()
+    # usually every row is asked for once: then none is copied
+    is_all = index == list(range(len(logits_NV)))
+    rows = [row for place in places for row in place.rows]
+    ids = choose(logits_NV if is_all else logits_NV[index], rows).tolist()
     begin = 0
     for place in places:
         chosen = ids[begin : begin + len(place.rows)]

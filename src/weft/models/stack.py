@@ -22,6 +22,7 @@ from weft.models.visibility import memory_mask, self_mask
 from weft.nn.attention.layer import Pass, Place
 from weft.nn.attention.table import build_attention
 from weft.nn.block import Block
+from weft.nn.compiled import Compiled
 from weft.nn.embedding import Embedding
 from weft.nn.feedforward import build_feedforward
 from weft.nn.norm import build_norm
@@ -45,6 +46,8 @@ class Stack(nn.Module):
         self.local_position = build_position(local, self.position_shape()) if local else None
         self.blocks = nn.ModuleList(self.build_block(layer) for layer in range(self.num_layers))
         self.norm = build_norm(norm, width) if config.has_final_norm else nn.Identity()
+        self.compiled = Compiled()
+        """All blocks in one call, where nobody looks inside."""
 
     def position_shape(self) -> PositionShape:
         config = self.config
@@ -74,7 +77,7 @@ class Stack(nn.Module):
     @property
     def layers(self) -> list[Block]:
         """The blocks, with their type."""
-        return [cast(Block, block) for block in self.blocks]
+        return cast(list[Block], list(self.blocks))
 
     @property
     def turns_late(self) -> bool:
@@ -91,6 +94,9 @@ class Stack(nn.Module):
         given = self.prepare(batch)
         local = replace(given, position=self.local_position or self.position)
         x_BTD = self.embedding(batch, self.position, given.positions_BT)
+        y_BTD = self.compiled.run(self.layers, (local, given), x_BTD) if self.blocks else x_BTD
+        if y_BTD is not None:
+            return self.norm(y_BTD)
         for block in self.layers:
             x_BTD = block(x_BTD, given if block.attention.is_full else local)
         return self.norm(x_BTD)

@@ -56,7 +56,7 @@ class Block(nn.Module):
         """The same in one call, where nobody looks inside."""
 
     def forward(self, x_BTD: Tensor, given: Pass) -> Tensor:
-        y_BTD = self.compiled.run(self, x_BTD, given)
+        y_BTD = self.compiled.run([self], (given, given), x_BTD)
         if y_BTD is not None:
             return y_BTD
         x_BTD = self.attention_path(x_BTD, lambda x: self.attention(x, given))

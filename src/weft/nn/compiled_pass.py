@@ -1,24 +1,30 @@
 """What the compiled layers of one pass are given: positions, pages, and memory between the parts.
 
-Made by the first layer of a pass and kept in its `Pass`; from layer to layer only addresses change.
+Made once a pass and kept in its `Pass`; from layer to layer only the addresses of rows change.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.core.kv import PageLayout
-from weft.nn.attention.heads import GroupedAttention
+from weft.core.kv import PageLayout, Rows
 from weft.nn.attention.kernels.paged import pointers
-from weft.nn.attention.layer import Pass
+from weft.nn.attention.layer import Attention, Pass
 from weft.nn.attention.packed import Reach, reach_of
-from weft.nn.native.library import native
-from weft.nn.native.structs import HeadsStruct, LayerPassStruct, LayerStruct, PagedStruct
+from weft.nn.native.structs import (
+    HeadsStruct,
+    LayerAtStruct,
+    LayerPassStruct,
+    LayerStruct,
+    PagedStruct,
+    TurnsStruct,
+)
 from weft.nn.positions.base import Position
 from weft.nn.positions.rotary import Rotary
 
@@ -37,7 +43,13 @@ class LayerSize:
     """Multiply-adds of its products."""
 
     @classmethod
-    def of(cls, layer: LayerStruct) -> LayerSize:
+    def of(cls, layers: Sequence[LayerStruct]) -> LayerSize:
+        """Of the largest."""
+        each = [cls.of_one(layer) for layer in layers]
+        return cls(max(size.room for size in each), max(size.work for size in each))
+
+    @classmethod
+    def of_one(cls, layer: LayerStruct) -> LayerSize:
         own, cross, inner = layer.own, layer.cross, layer.inner * (1 + layer.is_gated)
         row = max(row_of(own), cross.heads * cross.head_size)
         joined = max(heads.heads * heads.value_size for heads in (own, cross))
@@ -47,18 +59,18 @@ class LayerSize:
 
 
 class CompiledPass:
-    """One structure for all layers of a pass that have the same positions and the same mask."""
+    """What layers of a pass share that have the same positions and the same mask: a structure for
+    each layout that they have."""
 
     def __init__(self, given: Pass, is_full: bool, rows: int) -> None:
         mask = given.full_mask if is_full else given.mask
         self.given, self.reaches = given, (reach_of(mask), reach_of(given.memory_mask))
         self.is_possible = None not in self.reaches and is_known(given.position)
-        self.struct, self.scratch = LayerPassStruct(), torch.empty(0)
-        self.layouts: list[PageLayout | None] = [None, None]
-        self.struct.rows = self.rows = rows
-        self.threads = torch.get_num_threads()
+        self.rows, self.threads, self.scratch = rows, torch.get_num_threads(), torch.empty(0)
+        self.turns: tuple[Tensor, Tensor] | None = None
         if self.is_possible and isinstance(given.position, Rotary):
-            self.turns = self.set_turns(given.position)
+            self.turns = turns_of(given.position, given)
+        self.structs: dict[tuple[int, int], LayerPassStruct] = {}
 
     @classmethod
     def of(cls, given: Pass, is_full: bool, rows: int) -> CompiledPass:
@@ -68,73 +80,75 @@ class CompiledPass:
             known[is_full] = cls(given, is_full, rows)
         return known[is_full]
 
-    def set_turns(self, position: Rotary) -> tuple[Tensor, Tensor]:
-        cos, sin = position.turns_at(self.given.positions_BT, self.given.lengths, torch.float32)
-        if cos.stride() != sin.stride() or cos.stride(-1) != 1:
-            cos, sin = cos.contiguous(), sin.contiguous()
-        turns = self.struct.turns
-        turns.cos, turns.sin, turns.stride = cos.data_ptr(), sin.data_ptr(), cos.stride(1)
-        turns.size, turns.is_interleaved = position.size, position.config.layout == "interleaved"
-        return cos, sin
-
-    def run(
-        self,
-        layer: LayerStruct,
-        size: LayerSize,
-        own: GroupedAttention,
-        cross: GroupedAttention | None,
-        x_1ND: Tensor,
-    ) -> Tensor | None:
-        """y_1ND; None where mask, positions or cache ask for something else."""
-        cache: Any = self.given.cache
-        if not self.is_possible or cache.layout(own.place.slot) is None:
-            return None
-        struct, library = self.struct, native()
-        assert library is not None, "weights were packed for a library that is not there"
-        rows, slots_N = cache.target(own.place.slot, own.spec)
-        self.point(0, struct.own, own, rows)
-        struct.slots = slots_N.data_ptr()
-        if cross is not None:
-            self.point(1, struct.cross, cross, cache.source(cross.place.slot, nothing))
-        x_1ND, y_1ND = x_1ND.contiguous(), torch.empty(x_1ND.shape)
-        struct.x, struct.y = x_1ND.data_ptr(), y_1ND.data_ptr()
-        self.make_room(size)
-        library.layer(ctypes.addressof(layer), ctypes.addressof(struct))
-        return y_1ND
-
     def point(
-        self, which: int, call: PagedStruct, layer: GroupedAttention, rows: dict[str, Tensor]
+        self, call: LayerAtStruct, own: Attention, cross: Attention | None, size: LayerSize
+    ) -> bool:
+        """Say where a layer's rows lie. False where mask, positions or cache ask for something that
+        the library does not know."""
+        cache: Any = self.given.cache
+        layout = cache.layout(own.place.slot)
+        if not self.is_possible or layout is None:
+            return False
+        rows, slots_N = cache.target(own.place.slot, own.spec)
+        call.k, call.v = rows["k"].data_ptr(), rows["v"].data_ptr()
+        sources, source_layout = rows, None
+        if cross is not None:
+            sources = cache.source(cross.place.slot, nothing)
+            source_layout = cache.layout(cross.place.slot)
+            call.cross_k, call.cross_v = sources["k"].data_ptr(), sources["v"].data_ptr()
+        key = id(layout), id(source_layout)
+        struct = self.structs.get(key)
+        if struct is None:
+            struct = self.structs[key] = self.make(size, slots_N)
+            self.describe(struct.own, layout, rows, own, self.reaches[0])
+            if cross is not None:
+                assert source_layout is not None, "a source without pages"
+                self.describe(struct.cross, source_layout, sources, cross, self.reaches[1])
+        call.given = ctypes.addressof(struct)
+        return True
+
+    def make(self, size: LayerSize, slots_N: Tensor) -> LayerPassStruct:
+        """Rows, threads, memory between the parts, and turns."""
+        if not self.scratch.numel():
+            self.scratch = torch.empty(max(1, self.rows * size.room))
+        threads = 1 if self.rows * size.work < LITTLE else self.threads
+        struct = LayerPassStruct(self.scratch.data_ptr(), slots_N.data_ptr(), self.rows, threads)
+        if self.turns is not None:
+            position: Any = self.given.position
+            cos, sin = self.turns
+            is_interleaved = position.config.layout == "interleaved"
+            strides = (cos.stride(1), position.size, is_interleaved)
+            struct.turns = TurnsStruct(cos.data_ptr(), sin.data_ptr(), *strides)
+        return struct
+
+    def describe(
+        self,
+        call: PagedStruct,
+        layout: PageLayout,
+        rows: Rows,
+        layer: Attention,
+        reach: Reach | None,
     ) -> None:
-        """Set the call's addresses, and all of it where the layout is another one."""
+        """All of a call that does not change from layer to layer."""
         k_PRKC, v_PRKC = rows["k"], rows["v"]
-        call.k, call.v = k_PRKC.data_ptr(), v_PRKC.data_ptr()
-        cache = self.given.cache
-        layout = None if cache is None else cache.layout(layer.place.slot)
-        assert layout is not None, "a paged pass without a layout"
-        if layout is self.layouts[which]:
-            return
-        self.layouts[which] = layout
+        assert reach is not None, "a mask that the kernel does not know"
         call.offsets, call.starts, call.lengths, call.table, call.order = pointers(layout)
         (call.k_page, call.k_row, call.k_head, _) = k_PRKC.stride()
         (call.v_page, call.v_row, call.v_head, _) = v_PRKC.stride()
         (_, call.page_rows, call.key_heads, call.head_size) = k_PRKC.shape
-        call.value_size, call.heads = v_PRKC.shape[3], layer.num_heads
+        call.value_size, call.heads = v_PRKC.shape[3], layer.config.num_heads
         call.sequences, call.table_stride = len(layout.lengths_B), layout.table_BP.shape[1]
-        self.set_rule(call, self.reaches[which], layer)
-
-    def set_rule(self, call: PagedStruct, reach: Reach | None, layer: GroupedAttention) -> None:
-        assert reach is not None, "a mask that the kernel does not know"
         call.is_causal, call.window = reach.is_causal, reach.window or 0
         call.scale, call.softcap = layer.scale, layer.config.softcap or 0.0
         call.threads = self.threads
 
-    def make_room(self, size: LayerSize) -> None:
-        """Memory between the parts, and as many threads as are worth it."""
-        rows = self.rows
-        if self.scratch.numel() < rows * size.room:
-            self.scratch = torch.empty(rows * size.room)
-            self.struct.scratch = self.scratch.data_ptr()
-        self.struct.threads = 1 if rows * size.work < LITTLE else self.threads
+
+def turns_of(position: Rotary, given: Pass) -> tuple[Tensor, Tensor]:
+    """Cosine and signed sine of each token, [1, N, 1, O] with the same strides."""
+    cos, sin = position.turns_at(given.positions_BT, given.lengths, torch.float32)
+    if cos.stride() != sin.stride() or cos.stride(-1) != 1:
+        return cos.contiguous(), sin.contiguous()
+    return cos, sin
 
 
 def row_of(heads: HeadsStruct) -> int:

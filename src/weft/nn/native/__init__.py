@@ -3,6 +3,7 @@
     simd.h           vectors as wide as the processor has them; exp and tanh
     panels.h         some rows times some outputs; weights as floats, in 8 or in 4 bits
     linear.cpp       x W^T, each result one chain of sums
+    table.cpp        rows of a packed weight
     tile.h           some queries meet a tile of keys
     pages.h          where the keys of a call lie
     attention.cpp    who meets which tile

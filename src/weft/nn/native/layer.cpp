@@ -1,9 +1,9 @@
-// A whole layer in one call: x_ND -> y_ND by self-attention over pages, cross-attention and
+// Whole layers in one call: x_ND -> y_ND by self-attention over pages, cross-attention and
 // feed-forward, each inside its residual path.
 //
 // The arithmetic is that of the parts called one by one, to the last bit. What is saved is all
 // that stands between them: at one token a sequence that takes longer than the arithmetic. One team
-// of threads goes through the whole layer and meets at a barrier behind each part.
+// of threads goes through a layer and meets at a barrier behind each part.
 #include <omp.h>
 
 #include <algorithm>
@@ -52,13 +52,19 @@ struct Turns {
 };
 
 struct LayerPass {
-  const float* x;
-  float* y;
   float* scratch;
   const int64_t* slots;  // row of the pages in which each token goes
   int64_t rows, threads;
   Turns turns;
-  PagedCall own, cross;  // without q, out and lse
+  PagedCall own, cross;  // without q, k, v, out and lse
+};
+
+struct LayerAt {
+  const Layer* layer;
+  const LayerPass* pass;
+  const float* x;
+  float *y, *k, *v;
+  const float *cross_k, *cross_v;
 };
 
 // Memory between the parts, cut from the scratch; layer.py says how much there must be.
@@ -77,6 +83,7 @@ struct Between {
 };
 
 struct Run {
+  const LayerAt& where;
   const Layer& layer;
   const LayerPass& pass;
   Between at;
@@ -137,15 +144,13 @@ struct Run {
     for (int64_t h = 0; h < own.heads; h++) ready(row + h * own.head_size, own.query_norm, n);
     for (int64_t h = 0; h < own.key_heads; h++)
       ready(keys + h * own.head_size, own.key_norm, n);
-    float* k = const_cast<float*>(pass.own.k) + pass.slots[n] * pass.own.k_stride.row;
-    float* v = const_cast<float*>(pass.own.v) + pass.slots[n] * pass.own.v_stride.row;
-    std::copy(keys, values, k);
-    std::copy(values, row + own.row(), v);
+    std::copy(keys, values, where.k + pass.slots[n] * pass.own.k_stride.row);
+    std::copy(values, row + own.row(), where.v + pass.slots[n] * pass.own.v_stride.row);
   }
 
-  void attend(const Heads& heads, PagedCall call, const std::vector<Block>& blocks,
-              int64_t q_row) {
-    call.q = at.qkv, call.out = at.joined, call.lse = at.lse;
+  void attend(const Heads& heads, PagedCall call, const float* k, const float* v,
+              const std::vector<Block>& blocks, int64_t q_row) {
+    call.q = at.qkv, call.k = k, call.v = v, call.out = at.joined, call.lse = at.lse;
     call.q_token = q_row, call.q_head = heads.head_size;
     attend_blocks(call, blocks, pass.threads);
     multiply(heads.out, at.joined, heads.joined(), at.result, layer.width);
@@ -156,7 +161,7 @@ struct Run {
     multiply(own.qkv, entered(layer.own_path.norm, x), layer.width, at.qkv, own.row());
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < pass.rows; n++) store_row(n);
-    attend(own, pass.own, blocks, own.row());
+    attend(own, pass.own, where.k, where.v, blocks, own.row());
     left(layer.own_path, x, y);
   }
 
@@ -173,7 +178,7 @@ struct Run {
       for (int64_t h = 0; h < pass.rows * cross.heads; h++)
         norm_row(cross.query_norm, at.qkv + h * C, at.qkv + h * C, C);
     }
-    attend(cross, pass.cross, blocks, cross.keys_at());
+    attend(cross, pass.cross, where.cross_k, where.cross_v, blocks, cross.keys_at());
     left(layer.cross_path, y, y);
   }
 
@@ -195,22 +200,29 @@ struct Run {
   }
 };
 
+void run_layer(const LayerAt& where) {
+  const Layer& layer = *where.layer;
+  const LayerPass& pass = *where.pass;
+  const Run run{where, layer, pass, Between(layer, pass)};
+  const std::vector<Block> own = cut(pass.own);
+  const std::vector<Block> cross = layer.has_cross ? cut(pass.cross) : std::vector<Block>();
+#pragma omp parallel num_threads(static_cast<int>(pass.threads)) if (pass.threads > 1)
+  {
+    Run mine = run;
+    mine.self_attention(own, where.x, where.y);
+    if (layer.has_cross) mine.cross_attention(cross, where.y);
+    mine.feedforward(where.y);
+  }
+}
+
 }  // namespace
 }  // namespace weft
 
 EXPORT int64_t weft_layer_size() { return sizeof(weft::Layer); }
 EXPORT int64_t weft_layer_pass_size() { return sizeof(weft::LayerPass); }
+EXPORT int64_t weft_layer_at_size() { return sizeof(weft::LayerAt); }
 
-EXPORT void weft_layer(const weft::Layer* layer, const weft::LayerPass* pass) {
-  using namespace weft;
-  Run run{*layer, *pass, Between(*layer, *pass)};
-  const std::vector<Block> own = cut(pass->own);
-  const std::vector<Block> cross = layer->has_cross ? cut(pass->cross) : std::vector<Block>();
-#pragma omp parallel num_threads(static_cast<int>(pass->threads)) if (pass->threads > 1)
-  {
-    Run mine = run;
-    mine.self_attention(own, pass->x, pass->y);
-    if (layer->has_cross) mine.cross_attention(cross, pass->y);
-    mine.feedforward(pass->y);
-  }
+// Layer after layer; each finds its x where the one before it has put its y.
+EXPORT void weft_layers(const weft::LayerAt* layers, int64_t num) {
+  for (int64_t i = 0; i < num; i++) weft::run_layer(layers[i]);
 }

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from weft.nn.native.build import BuildError, library_path
 from weft.nn.native.structs import (
+    LayerAtStruct,
     LayerPassStruct,
     LayerStruct,
     NormStruct,
@@ -42,8 +43,10 @@ class Native:
     """(x, y, count, seed, dropped of 256, scale, threads)"""
     norm: Callable[..., None]
     """(address of a NormStruct, x, y, rows, size, x_stride, threads)"""
-    layer: Callable[[int, int], None]
-    """(address of a LayerStruct, address of a LayerPassStruct)"""
+    rows: Callable[..., None]
+    """(weight, ids, how many, y)"""
+    layers: Callable[[int, int], None]
+    """(address of LayerAtStructs, how many)"""
     panel_width: int
     """Outputs that lie side by side in a packed weight."""
 
@@ -67,7 +70,8 @@ FUNCTIONS: dict[str, list[type]] = {
     "short_attention": [c_void_p, c_int64],
     "dropout": [*[c_void_p] * 2, *[c_int64] * 3, c_float, c_int64],
     "norm": [*[c_void_p] * 3, *[c_int64] * 4],
-    "layer": [c_void_p, c_void_p],
+    "rows": [*[c_void_p] * 2, c_int64, c_void_p],
+    "layers": [c_void_p, c_int64],
 }
 """What the functions take; each is a field of Native."""
 STRUCTS: dict[str, type[ctypes.Structure]] = {
@@ -77,6 +81,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "norm": NormStruct,
     "layer": LayerStruct,
     "layer_pass": LayerPassStruct,
+    "layer_at": LayerAtStruct,
 }
 
 

@@ -126,11 +126,20 @@ class TurnsStruct(ctypes.Structure):
 
 
 class LayerPassStruct(ctypes.Structure):
-    """What a layer is given in one pass."""
+    """What layers share in one pass."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("x", "y", "scratch", "slots")),
+        *((name, c_void_p) for name in ("scratch", "slots")),
         *((name, c_int64) for name in ("rows", "threads")),
         ("turns", TurnsStruct),
         *((name, PagedStruct) for name in ("own", "cross")),
     )
+
+
+ADDRESSES = ("layer", "given", "x", "y", "k", "v", "cross_k", "cross_v")
+
+
+class LayerAtStruct(ctypes.Structure):
+    """One layer of a pass, and where its rows lie."""
+
+    _fields_ = tuple((name, c_void_p) for name in ADDRESSES)

@@ -5,9 +5,11 @@ Of few bits these are the float32 numbers that checkpoint/gguf/dequantise.py mak
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from weft.nn.native.few_bits import FewBits, Kind
+from weft.nn.native.library import native
 from weft.nn.native.packed import PLUS_128, PackedWeight
 
 
@@ -25,11 +27,11 @@ def rows_of(packed: PackedWeight, ids: Tensor) -> Tensor:
     check_ids(ids, packed.outputs)
     if not packed.is_native:
         return packed.data[ids]
-    width = packed.data.shape[2]
-    panel, place = ids // width, ids % width
-    parts = (packed.data, packed.scales, packed.minima)
-    rows = (None if part is None else part[panel, :, place] for part in parts)
-    return numbers(packed.kind, *rows)
+    library, ids = native(), ids.long().contiguous()
+    assert library is not None, "the weight was packed for a library that is not there"
+    rows = torch.empty((*ids.shape, packed.inputs))
+    library.rows(packed.address, ids.data_ptr(), ids.numel(), rows.data_ptr())
+    return rows
 
 
 def check_ids(ids: Tensor, count: int) -> None:
