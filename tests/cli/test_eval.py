@@ -116,7 +116,11 @@ def test_errors_are_one_sentence(model, language_model, pairs, tmp_path, capsys)
         ([model, "--pairs", source], 2, "Option '--pairs' requires 2 arguments"),
         ([model, "--tsv", short], 1, f"{short}, line 1: has 1 columns, but column 2 is wanted"),
         ([model, "--tsv", short, "--columns", 0, 1], 2, "--columns is 0 1: columns are counted"),
-        ([model, *both, "--tokenize", "mosess"], 2, "--tokenize: 'mosess' is not one of '13a', "),
+        (
+            [model, *both, "--tokenize", "mosess"],
+            2,
+            "--tokenize: 'mosess' is not one of 'auto', '13a', ",
+        ),
         ([model, *both, "--out", out], 1, f"{out}: cannot be written (No such file"),
         ([tmp_path / "gone", *both], 1, f"{tmp_path / 'gone'}: there is no such model"),
     ]

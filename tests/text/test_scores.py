@@ -85,7 +85,7 @@ def test_what_has_no_score_is_refused():
         score([], [])
     with pytest.raises(UsageError, match="are lists of str, not one str"):
         score("a", ["a"])
-    with pytest.raises(ConfigError, match="tokenize is 'mosess': choose one of 13a, moses, zh"):
+    with pytest.raises(ConfigError, match="tokenize is 'mosess': choose one of auto, 13a, moses, zh"):
         score(["a"], ["a"], tokenize="mosess")
 
 
@@ -109,3 +109,21 @@ def test_the_character_error_rate_counts_over_the_whole_corpus():
     assert character_error_rate(["abc", "x"], ["abd", "xyz"]) == 3 / 6
     assert character_error_rate([" Ab "], ["ab"], lowercase=True) == 0
     assert character_error_rate([""], [""]) == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "tokens"),
+    [
+        (["我吃了苹果，它很甜。", "OK！", "他在2016年来到Berlin。"], "zh"),
+        (["私はりんごを食べました。", "東京です"], "char"),
+        (["ผมกินแอปเปิล"], "char"),
+        (["나는 사과를 먹었다.", "그것은 달다"], "13a"),
+        (["I ate an apple (苹果).", "..."], "13a"),
+        (["123", "!?"], "13a"),
+    ],
+)
+def test_without_spaces_between_words_characters_are_counted(lines: list[str], tokens: str):
+    """A Chinese sentence is one token to 13a, and one character that differs would make BLEU 0."""
+    found = score(lines, lines)
+    assert f"|tok:{tokens}|" in found.signature
+    assert found == score(lines, lines, tokenize=tokens)

@@ -29,8 +29,8 @@ Documents = Annotated[
 ]
 Lowercase = Annotated[bool, typer.Option("--lowercase", help="Compare without upper case.")]
 Tokenize = Annotated[
-    Literal["13a", "moses", "zh", "char", "none"],
-    typer.Option(help="How BLEU cuts text into words."),
+    Literal["auto", "13a", "moses", "zh", "char", "none"],
+    typer.Option(help="How BLEU cuts text into words; auto: by the script of the references."),
 ]
 Language = Annotated[str, typer.Option(help="Language of the references, for moses.")]
 Out = Annotated[
@@ -51,7 +51,7 @@ def command(
     max_tokens: MaxTokens = None,
     batch_tokens: BatchTokens = 4096,
     lowercase: Lowercase = False,
-    tokenize: Tokenize = "13a",
+    tokenize: Tokenize = "auto",
     language: Language = "en",
     out: Out = None,
     cache: Cache = 1.0,

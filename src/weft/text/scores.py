@@ -1,8 +1,10 @@
 """Hypotheses and references -> corpus BLEU and chrF, each with sacreBLEU's signature, exact match
 and character error rate.
 
-    13a     the default: what WMT papers report      zh     Chinese: each character a token
+    13a     what WMT papers report                   zh     Chinese: each character a token
     moses   sacremoses' tokens, then tok:none        char   each character; none: by spaces alone
+    auto    the default, by the references: zh for Chinese, as sacreBLEU's own for that language,
+            char for what is written without spaces otherwise, 13a for all else
 
 A score without its signature cannot be compared, so none is given without one. The figure that
 Multi30k models are held to, 41.02 BLEU on test 2016 English-German (Wu 2021, Transformer-Tiny), was
@@ -12,6 +14,7 @@ language="de"`. It cannot be compared with cased 13a, so report both.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +27,11 @@ from sacrebleu.metrics.chrf import CHRF
 
 from weft.core.errors import ConfigError, DataError, UsageError
 
-Tokenization = Literal["13a", "moses", "zh", "char", "none"]
+Tokenization = Literal["auto", "13a", "moses", "zh", "char", "none"]
+HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+KANA = re.compile("[\u3040-\u30ff]")
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+"""Thai, Lao, Burmese, Khmer."""
 TOKENIZATIONS: tuple[str, ...] = get_args(Tokenization)
 
 
@@ -48,13 +55,14 @@ class Scores:
 def score(
     hypotheses: Sequence[str],
     references: Sequence[str],
-    tokenize: str = "13a",
+    tokenize: str = "auto",
     lowercase: bool = False,
     language: str = "en",
 ) -> Scores:
     """Corpus scores of line n against line n. `language` matters to moses alone; chrF and exact
     match read the text itself, lower-cased if asked for."""
     refuse_unfit(hypotheses, references, tokenize)
+    tokenize = fitting(references) if tokenize == "auto" else tokenize
     equal = sum(is_equal(*pair, lowercase) for pair in zip(hypotheses, references, strict=True))
     bleu, signature = corpus_bleu(hypotheses, references, tokenize, lowercase, language)
     chrf = CHRF(lowercase=lowercase)
@@ -62,6 +70,17 @@ def score(
     exact = equal / len(references)
     cer = character_error_rate(hypotheses, references, lowercase)
     return Scores(bleu, chrf_score, exact, cer, signature, str(chrf.get_signature()))
+
+
+def fitting(references: Sequence[str]) -> str:
+    """The tokens of the language in which most letters are written. Without spaces between words,
+    13a takes a sentence for one token, and BLEU is 0."""
+    letters = "".join(filter(str.isalpha, "".join(references)))
+    han, kana, other = (len(found.findall(letters)) for found in (HAN, KANA, UNSPACED))
+    if 2 * (han + kana + other) <= len(letters):
+        return "13a"
+    # Japanese has Han characters too, and Chinese no kana
+    return "zh" if han > 10 * kana + other else "char"
 
 
 def corpus_bleu(
