@@ -6,24 +6,25 @@
 namespace weft {
 namespace {
 
-inline float half_at(const uint16_t* from) {
-  _Float16 half;
-  std::memcpy(&half, from, sizeof half);
-  return static_cast<float>(half);
+// One half float of a panel's row, by way of its vector: not every compiler knows a half by itself.
+inline float half_at(const uint16_t* row, int64_t lane) {
+  return load_half(row + lane / W * W)[lane % W];
 }
 
 template <int BITS>
 void few_bits_row(const Packed& weight, int64_t panel, int64_t lane, float* to) {
   constexpr int64_t PER_WORD = Fields<BITS>::PER_WORD;
-  const uint32_t* words = static_cast<const uint32_t*>(weight.data);
-  words += panel * (weight.inputs / PER_WORD) * WIDTH + lane;
-  const int64_t groups = panel * (weight.inputs / GROUP);
-  for (int64_t i = 0; i < weight.inputs; i++) {
-    const int64_t at = (groups + i / GROUP) * WIDTH + lane;
-    const float scale = half_at(weight.scales + at);
-    const float minimum = BITS == 4 ? half_at(weight.minima + at) : scale * -128.0f;
-    const uint32_t word = words[i / PER_WORD * WIDTH] >> (BITS * (i % PER_WORD));
-    to[i] = std::fma(static_cast<float>(word & Fields<BITS>::MASK), scale, minimum);
+  const int64_t groups = weight.inputs / GROUP, words = weight.inputs / PER_WORD;
+  const uint32_t* word = static_cast<const uint32_t*>(weight.data) + panel * words * WIDTH + lane;
+  for (int64_t group = 0; group < groups; group++) {
+    const int64_t at = (panel * groups + group) * WIDTH;
+    const float scale = half_at(weight.scales + at, lane);
+    const float minimum = BITS == 4 ? half_at(weight.minima + at, lane) : scale * -128.0f;
+    for (int64_t i = 0; i < GROUP; i++, to++) {
+      const uint32_t number = word[i / PER_WORD * WIDTH] >> (BITS * (i % PER_WORD));
+      *to = std::fma(static_cast<float>(number & Fields<BITS>::MASK), scale, minimum);
+    }
+    word += GROUP / PER_WORD * WIDTH;
   }
 }
 
