@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
 
 from tests.engine.asking import generate
 from tests.engine.tiny import tiny
 from weft.models.build import Model
 from weft.models.stack import Stack
+from weft.nn import compiled
 from weft.nn.block import Block
+from weft.nn.compiled_block import BlockReader
 from weft.nn.linear import pack_model, unpack_model
 from weft.nn.native.library import native
 
@@ -51,6 +56,21 @@ KNOWN: dict[str, dict[str, Any]] = {
         "position": {"kind": "none"},
         "feedforward": {"kind": "silu", "width": 37},
         "norm": {"bias": False},
+    },
+}
+WIDE = {"kind": "relu", "width": 600}
+NARROW = {"dense_layers": 1, "dense_feedforward": {"kind": "relu", "width": 8}, "feedforward": WIDE}
+UNEQUAL: dict[str, dict[str, Any]] = {
+    "a wide layer behind a narrow one": {"num_layers": 3, **NARROW},
+    "layers that are run one by one": {
+        "num_layers": 4,
+        "dense_layers": 2,
+        "dense_feedforward": {"kind": "relu", "width": 8},
+        "feedforward": WIDE,
+        "attention": {
+            **{"kind": "mha", "num_heads": 2},
+            "pattern": {"kind": "dilated", "window": 3, "full_every": 2},
+        },
     },
 }
 UNKNOWN: dict[str, dict[str, Any]] = {
@@ -102,7 +122,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 def test_one_call_has_the_bits_of_the_modules(name: str, kind: str) -> None:
     model = tiny(kind, **KNOWN[name]).model
     together = vectors(model, by_modules=False)
-    assert all(stack.compiled.layers for stack in stacks(model))
+    assert all(stack.compiled.read.layers for stack in stacks(model))
     assert same(together, vectors(model, by_modules=True))
 
 
@@ -111,6 +131,68 @@ def test_what_the_library_does_not_know_goes_through_the_modules(name: str) -> N
     model = tiny("decoder", **UNKNOWN[name]).model
     found = vectors(model, by_modules=False)
     assert same(found, vectors(model, by_modules=True))
+
+
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_memory_between_the_parts_is_enough_for_each_layer(name: str) -> None:
+    model = tiny("decoder", **UNEQUAL[name]).model
+    found = vectors(model, by_modules=False)
+    assert same(found, vectors(model, by_modules=True))
+    hook = blocks(model)[0].register_forward_hook(lambda *call: None)
+    assert same(found, vectors(model, by_modules=False))
+    hook.remove()
+
+
+def test_a_part_with_another_forward_is_asked() -> None:
+    model = tiny("decoder").model
+    before = vectors(model, by_modules=False)
+    part = blocks(model)[0].feedforward
+    part.forward = lambda x: torch.zeros_like(x)
+    assert not same(before, vectors(model, by_modules=False))
+    del part.forward
+    assert same(before, vectors(model, by_modules=False))
+
+
+def test_a_hook_on_all_modules_sees_every_part() -> None:
+    model, seen = tiny("decoder").model, set[str]()
+    vectors(model, by_modules=False)
+    hook = register_module_forward_hook(lambda part, *_: seen.add(type(part).__name__))
+    try:
+        vectors(model, by_modules=False)
+    finally:
+        hook.remove()
+    assert {"Block", "Linear", "LayerNorm", "GroupedAttention"} <= seen
+
+
+def test_packed_weights_go_when_the_model_is_unpacked() -> None:
+    model = tiny("decoder").model
+    vectors(model, by_modules=False)
+    packed = weakref.ref(blocks(model)[0].attention.out.packed)
+    assert packed() is not None
+    model.train()
+    assert packed() is None
+
+
+def test_a_model_that_is_not_needed_goes_at_once() -> None:
+    model = tiny("decoder").model
+    hook = blocks(model)[1].feedforward.register_forward_hook(lambda *call: None)
+    vectors(model, by_modules=False)
+    hook.remove()
+    block = weakref.ref(blocks(model)[0])
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert block() is None
+    finally:
+        gc.enable()
+
+
+def test_what_the_library_does_not_know_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[int] = []
+    monkeypatch.setattr(compiled, "BlockReader", lambda: times.append(1) or BlockReader())
+    vectors(tiny("decoder", **UNKNOWN["experts"]).model, by_modules=False)
+    assert len(times) <= 3, "once by the stack and once by each of two blocks"
 
 
 def test_threads_change_nothing() -> None:
@@ -157,7 +239,7 @@ def test_a_copy_has_a_call_of_its_own() -> None:
     model = tiny("decoder").model
     before = vectors(model, by_modules=False)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert all(not stack.compiled.layers for stack in stacks(other))
+        assert all(stack.compiled.read is None for stack in stacks(other))
         assert same(before, vectors(other, by_modules=False))
         with torch.no_grad():
             change_norm(other)

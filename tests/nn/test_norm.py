@@ -128,3 +128,19 @@ def test_a_row_has_the_same_bits_in_any_company_and_those_of_torch_nearly(
         assert norm(torch.cat((x, x), dim=-1)[:, :size]).equal(together)
         for row in range(0, 40, 7):
             assert norm(x[row : row + 1].clone()).equal(together[row : row + 1])
+
+
+@torch.no_grad()
+def test_the_compiled_norm_refuses_and_steps_aside_as_torch_does() -> None:
+    norm, x = build_norm(NormConfig(kind="rmsnorm"), D), torch.randn(3, D)
+    y = norm(x)
+    with pytest.raises(RuntimeError):
+        norm(torch.randn(2, 2 * D))
+    torch.testing.assert_close(torch.func.vmap(norm)(x), y)
+    with pytest.warns(DeprecationWarning):
+        torch.testing.assert_close(torch.jit.trace(norm, x)(x), y)
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert norm(x).equal(y)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -12,8 +12,8 @@ rows of cross-attention take pages from the same pool.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
-from mmap import mmap
 
 import numpy as np
 import torch
@@ -158,7 +158,7 @@ class ScratchPass:
     def target(self, layer: int, spec: KVSpec) -> tuple[Rows, Tensor]:
         """Where a compiled layer puts its rows itself."""
         if not self.rows:
-            self.make(spec.rows, torch.empty(0))
+            self.make(spec.rows, torch.empty(0, dtype=torch.float32, device="cpu"))
         return self.rows, self.slots_N
 
     def make(self, shapes: Mapping[str, Sequence[int]], like: Tensor) -> None:
@@ -187,5 +187,15 @@ def lazy_zeros(shape: tuple[int, ...], device: torch.device | str, dtype: torch.
     if torch.device(device).type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
     size = math.prod(shape)
-    content = np.frombuffer(mmap(-1, max(1, size) * dtype.itemsize), dtype=np.uint8)
+    content = np.frombuffer(mapped(max(1, size) * dtype.itemsize), dtype=np.uint8)
     return torch.from_numpy(content).view(dtype)[:size].view(shape)
+
+
+def mapped(num_bytes: int) -> mmap.mmap:
+    """Zeros of this process alone: a child that is forked off has its own copy."""
+    try:
+        if not hasattr(mmap, "MAP_PRIVATE"):
+            return mmap.mmap(-1, num_bytes)
+        return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{num_bytes} bytes cannot be had") from error

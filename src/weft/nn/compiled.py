@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,45 +25,29 @@ from weft.nn.native.structs import LayerAtStruct, LayerStruct
 from weft.nn.product import is_plain
 
 
-class Compiled:
-    """The way of some blocks into the library: made at their first use, and again when a part or a
-    weight is another. A copy makes its own, for addresses are not copied."""
+@dataclass(frozen=True)
+class Read:
+    """Blocks as they were read. Never changed, so that a thread can go on with it while another one
+    reads them anew."""
 
-    def __init__(self) -> None:
-        self.blocks: list[nn.Module] = []
-        self.watch = Watch()
-        self.layers: list[LayerStruct] = []
-        """None of them where the library does not know all blocks."""
-        self.attentions: list[tuple[Attention, Attention | None]] = []
-        self.size = LayerSize(0, 0)
+    watch: Watch
+    layers: list[LayerStruct]
+    """None of them where the library does not know all blocks."""
+    attentions: list[tuple[Attention, Attention | None]]
+    size: LayerSize
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Compiled, ()
-
-    def run(self, blocks: Sequence[nn.Module], passes: Passes, x_1ND: Tensor) -> Tensor | None:
-        """x behind all blocks; None where modules have to do some of it."""
-        cache = passes[0].cache
-        if not hasattr(cache, "target") or not is_plain(x_1ND) or x_1ND.shape[0] != 1:
-            return None
-        if self.blocks != blocks or not self.layers or not self.watch.is_same():
-            self.make(blocks)
-        if not self.layers or any(self.watch.hooks):
-            return None
-        x_1ND = x_1ND.contiguous()
-        y_1ND, other_1ND = torch.empty_like(x_1ND), torch.empty_like(x_1ND)
-        # the last layer writes y, the one before it the other, and so on
-        results = (y_1ND, other_1ND) if len(self.layers) % 2 else (other_1ND, y_1ND)
-        pointers = [x_1ND.data_ptr(), *(result.data_ptr() for result in results)]
-        calls = self.calls(passes, pointers, x_1ND.shape[1])
-        if calls is None:
-            return None
-        library = native()
-        assert library is not None, "weights were packed for a library that is not there"
-        library.layers(ctypes.addressof(calls), len(self.layers))
-        return y_1ND
+    @classmethod
+    def of(cls, blocks: Sequence[Any]) -> Read:
+        watch, reader = Watch(blocks), BlockReader()
+        try:
+            layers = [reader.read(block) for block in blocks]
+        except NotCompiledError:
+            return cls(watch, [], [], LayerSize(0, 0))
+        attentions = [(block.attention, block.cross) for block in blocks]
+        return cls(watch, layers, attentions, LayerSize.of(layers))
 
     def calls(self, passes: Passes, pointers: list[int], rows: int) -> Any | None:
-        """A structure for each layer."""
+        """A structure for each layer; None where a pass asks for what the library does not know."""
         calls = (LayerAtStruct * len(self.layers))()
         kinds = {own.is_full for own, _ in self.attentions}
         known = {kind: CompiledPass.of(passes[kind], kind, rows) for kind in kinds}
@@ -76,19 +61,39 @@ class Compiled:
             x = call.y
         return calls
 
-    def make(self, blocks: Sequence[nn.Module]) -> None:
-        """Read the blocks."""
-        self.__dict__ = Compiled().__dict__
-        reader = BlockReader()
-        try:
-            self.layers = [reader.read(block) for block in blocks]
-        except NotCompiledError:
-            return
-        self.blocks, self.watch = list(blocks), reader.watch
-        self.watch.begin()
-        parts: list[Any] = self.blocks
-        self.attentions = [(block.attention, block.cross) for block in parts]
-        self.size = LayerSize.of(self.layers)
+
+class Compiled:
+    """The way of some blocks into the library: made at their first use, and again when a part or a
+    weight is another. A copy makes its own, for addresses are not copied."""
+
+    def __init__(self) -> None:
+        self.read: Read | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Compiled, ()
+
+    def run(self, blocks: Sequence[nn.Module], passes: Passes, x_1ND: Tensor) -> Tensor | None:
+        """x behind all blocks; None where modules have to do some of it."""
+        library = native()
+        if library is None or not hasattr(passes[0].cache, "target"):
+            return None
+        if not is_plain(x_1ND) or x_1ND.shape[0] != 1:
+            return None
+        read = self.read
+        if read is None or not read.watch.is_same(blocks):
+            read = self.read = Read.of(blocks)
+        if not read.layers or read.watch.is_looked_at():
+            return None
+        x_1ND = x_1ND.contiguous()
+        y_1ND, other_1ND = torch.empty_like(x_1ND), torch.empty_like(x_1ND)
+        # the last layer writes y, the one before it the other, and so on
+        results = (y_1ND, other_1ND) if len(read.layers) % 2 else (other_1ND, y_1ND)
+        pointers = [x_1ND.data_ptr(), *(result.data_ptr() for result in results)]
+        calls = read.calls(passes, pointers, x_1ND.shape[1])
+        if calls is None:
+            return None
+        library.layers(ctypes.addressof(calls), len(read.layers))
+        return y_1ND
 
 
 Passes = tuple[Pass, Pass]

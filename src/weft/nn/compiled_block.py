@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import chain
-from operator import attrgetter
+import weakref
+from collections.abc import Sequence
+from itertools import chain, repeat
+from operator import attrgetter, call, contains
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from weft.nn.attention.heads import GroupedAttention
 from weft.nn.feedforward import EXACT, Gated, Plain
@@ -16,6 +18,7 @@ from weft.nn.native.activation import COMPILED
 from weft.nn.native.packed import PackedWeight
 from weft.nn.native.structs import HeadsStruct, LayerStruct, NormStruct, PathStruct, ProductStruct
 from weft.nn.norm import LayerNorm, RMSNorm
+from weft.nn.packable import Packable
 
 PLACEMENTS = {"before": 0, "after": 1, "both": 2}
 FORMS = attrgetter("forms")
@@ -26,58 +29,52 @@ class NotCompiledError(Exception):
 
 
 class Watch:
-    """Parts and weights that structures were made from. Every token asks whether they are still the
-    same: hence no loops in Python, which would take three times as long."""
+    """All that some blocks are made of. Every token asks whether it is still the same: hence no
+    loops in Python, which would take three times as long. Packed weights are not kept alive."""
 
-    def __init__(self) -> None:
-        self.weights: list[Linear] = []
-        self.hollow: list[Tensor] = []
-        self.numbers: list[Tensor] = []
-        """Tensors that the library reads where they lie."""
-        self.parts: list[dict[str, Any]] = []
-        """Modules and parameters by their names."""
-        self.hooks: list[dict[int, Any]] = []
-
-    def add(self, block: nn.Module) -> None:
-        for part in block.modules():
-            self.hooks += [part._forward_hooks, part._forward_pre_hooks]
-            named: tuple[dict[str, Any], ...] = (part._modules, part._parameters)
-            self.parts += [names for names in named if names]
-
-    def begin(self) -> None:
-        """What is there now is what must stay."""
-        self.forms: list[Mapping[str, PackedWeight]] = list(map(FORMS, self.weights))
-        self.strides = list(map(Tensor.stride, self.hollow))
-        """Of hollow weights; those of a weight with numbers are others."""
-        self.places = list(map(Tensor.data_ptr, self.numbers))
-        self.ids = self.part_ids()
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        parts = [part for block in blocks for part in block.modules()]
+        self.hooks = [h for part in parts for h in (part._forward_hooks, part._forward_pre_hooks)]
+        names = (named for part in parts for named in (part._modules, part._parameters))
+        self.named: list[dict[str, Any]] = [named for named in names if named]
+        self.owns = [vars(part) for part in parts]
+        self.layers = [part for part in parts if isinstance(part, Packable)]
+        numbers = (number for part in parts for number in part._parameters.values())
+        self.numbers: list[Tensor] = [number for number in numbers if number is not None]
+        self.blocks = [weakref.ref(block) for block in blocks]
+        self.packed = [[weakref.ref(one) for one in part.forms.values()] for part in self.layers]
+        self.places, self.ids = list(map(Tensor.data_ptr, self.numbers)), self.part_ids()
         # held, so that no id is given to another
-        self.kept = [list(names.values()) for names in self.parts]
+        self.kept = [list(named.values()) for named in self.named]
 
-    def is_same(self) -> bool:
+    def is_same(self, blocks: Sequence[nn.Module]) -> bool:
+        forms = map(dict.values, map(dict, map(FORMS, self.layers)))
         return (
-            list(map(FORMS, self.weights)) == self.forms
-            and list(map(Tensor.stride, self.hollow)) == self.strides
+            list(map(call, self.blocks)) == list(blocks)
             and list(map(Tensor.data_ptr, self.numbers)) == self.places
             and self.part_ids() == self.ids
+            and list(chain.from_iterable(forms))
+            == list(map(call, chain.from_iterable(self.packed)))
         )
 
     def part_ids(self) -> list[int]:
-        return list(map(id, chain.from_iterable(map(dict.values, self.parts))))
+        return list(map(id, chain.from_iterable(map(dict.values, self.named))))
+
+    def is_looked_at(self) -> bool:
+        """Whether a hook sits somewhere, or a part has been given another forward."""
+        if any(self.hooks) or _global_forward_hooks or _global_forward_pre_hooks:
+            return True
+        return any(map(contains, self.owns, repeat("forward")))
 
 
 class BlockReader:
     """Reads blocks; a NotCompiledError where one has a part that the library does not know."""
-
-    def __init__(self) -> None:
-        self.watch = Watch()
 
     def read(self, block: Any) -> LayerStruct:
         own, cross, feedforward = block.attention, block.cross, block.feedforward
         paths = (block.attention_path, block.cross_path, block.feedforward_path)
         if type(feedforward) not in (Plain, Gated):
             raise NotCompiledError
-        self.watch.add(block)
         return LayerStruct(
             *(feedforward.width, PLACEMENTS[paths[0].placement], cross is not None),
             *(PathStruct() if path is None else self.path(path) for path in paths),
@@ -106,20 +103,16 @@ class BlockReader:
             *(has_norms, layer.num_heads, layer.num_kv_heads, layer.head_size, layer.head_size),
         )
 
-    def norm(self, norm: nn.Module) -> NormStruct:
-        struct = norm.struct() if isinstance(norm, LayerNorm | RMSNorm) else None
-        if struct is None:
+    def norm(self, norm: Any) -> NormStruct:
+        # here and below: a class of somebody else's may compute something more
+        struct = norm.struct() if type(norm) in (LayerNorm, RMSNorm) else None
+        if not isinstance(struct, NormStruct):
             raise NotCompiledError
-        self.watch.numbers += norm.parameters()
         return struct
 
-    def product(self, layer: nn.Module) -> ProductStruct:
-        packed = layer.current() if isinstance(layer, Linear) else None
-        if not isinstance(layer, Linear) or packed is None or not packed.is_native:
+    def product(self, layer: Any) -> ProductStruct:
+        packed = layer.current() if type(layer) is Linear else None
+        if not isinstance(packed, PackedWeight) or not packed.is_native:
             raise NotCompiledError
-        self.watch.weights.append(layer)
-        self.watch.hollow.append(layer.weight)
-        if layer.bias is None:
-            return ProductStruct(packed.address, None)
-        self.watch.numbers.append(layer.bias)
-        return ProductStruct(packed.address, layer.bias.data_ptr())
+        bias = layer._parameters["bias"]
+        return ProductStruct(packed.address, None if bias is None else bias.data_ptr())

@@ -66,11 +66,12 @@ class CompiledPass:
         mask = given.full_mask if is_full else given.mask
         self.given, self.reaches = given, (reach_of(mask), reach_of(given.memory_mask))
         self.is_possible = None not in self.reaches and is_known(given.position)
-        self.rows, self.threads, self.scratch = rows, torch.get_num_threads(), torch.empty(0)
+        self.rows, self.threads = rows, torch.get_num_threads()
+        self.scratches: dict[int, Tensor] = {}
         self.turns: tuple[Tensor, Tensor] | None = None
         if self.is_possible and isinstance(given.position, Rotary):
             self.turns = turns_of(given.position, given)
-        self.structs: dict[tuple[int, int], LayerPassStruct] = {}
+        self.structs: dict[tuple[int, ...], LayerPassStruct] = {}
 
     @classmethod
     def of(cls, given: Pass, is_full: bool, rows: int) -> CompiledPass:
@@ -96,7 +97,8 @@ class CompiledPass:
             sources = cache.source(cross.place.slot, nothing)
             source_layout = cache.layout(cross.place.slot)
             call.cross_k, call.cross_v = sources["k"].data_ptr(), sources["v"].data_ptr()
-        key = id(layout), id(source_layout)
+        # blocks that are run one by one may need more room than those before them
+        key = id(layout), id(source_layout), size.room
         struct = self.structs.get(key)
         if struct is None:
             struct = self.structs[key] = self.make(size, slots_N)
@@ -109,10 +111,12 @@ class CompiledPass:
 
     def make(self, size: LayerSize, slots_N: Tensor) -> LayerPassStruct:
         """Rows, threads, memory between the parts, and turns."""
-        if not self.scratch.numel():
-            self.scratch = torch.empty(max(1, self.rows * size.room))
+        if size.room not in self.scratches:
+            numbers = max(1, self.rows * size.room)
+            self.scratches[size.room] = torch.empty(numbers, dtype=torch.float32, device="cpu")
+        scratch = self.scratches[size.room]
         threads = 1 if self.rows * size.work < LITTLE else self.threads
-        struct = LayerPassStruct(self.scratch.data_ptr(), slots_N.data_ptr(), self.rows, threads)
+        struct = LayerPassStruct(scratch.data_ptr(), slots_N.data_ptr(), self.rows, threads)
         if self.turns is not None:
             position: Any = self.given.position
             cos, sin = self.turns

@@ -71,7 +71,7 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if config.has_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        library = native() if is_plain(x) and x.numel() else None
+        library = native() if self.can_be_compiled(x) else None
         struct = None if library is None else self.struct()
         if library is not None and struct is not None:
             return normalised(library, struct, x)
@@ -81,6 +81,14 @@ class Norm(nn.Module):
         weight_D = weight_D + 1 if self.config.unit_offset else weight_D
         bias_D = None if self.bias is None else cast(self.bias, dtype)
         return cast(self.normalise(cast(x, dtype), weight_D, bias_D), x.dtype)
+
+    def can_be_compiled(self, x: Tensor) -> bool:
+        """Whether x is plain numbers of the right width: not traced, exported or vmapped, which see
+        torch's operations alone."""
+        if torch.jit._trace.is_tracing() or torch.compiler.is_compiling() or not is_plain(x):
+            return False
+        is_fit = x.shape[-1:] == (self.width,) and x.numel() > 0
+        return is_fit and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
     def struct(self) -> NormStruct | None:
         """For the compiled kernel; None where the weights are not plain numbers for it."""

@@ -60,7 +60,7 @@ def native_linear(
     if x.dim() != 2 or x.stride(1) != 1:
         x = x.contiguous()
     stride = x.stride(0) if x.dim() == 2 else inputs
-    y = torch.empty((*x.shape[:-1], width))
+    y = x.new_empty((*x.shape[:-1], width))
     bias = None if bias_O is None else bias_O.data_ptr()
     sizes = (x.numel() // inputs, stride, width, begin, end, torch.get_num_threads())
     library.linear(weight.address, x.data_ptr(), bias, y.data_ptr(), *sizes)

@@ -54,7 +54,7 @@ def compiled(library: Native, kind: int, x: Tensor, up: Tensor | None) -> Tensor
     if not is_alike:
         x, up = x.contiguous(), None if up is None else up.contiguous()
     size = x.shape[-1]
-    y = torch.empty(x.shape)
+    y = x.new_empty(x.shape)
     stride = x.stride(0) if is_alike else size
     up_pointer = None if up is None else up.data_ptr()
     sizes = (x.numel() // size, size, stride, torch.get_num_threads())

@@ -29,7 +29,7 @@ def normalised(library: Native, norm: NormStruct, x: Tensor) -> Tensor:
     if x.stride(-1) != 1 or x.dim() != 2:
         x = x.contiguous()
     stride = x.stride(0) if x.dim() == 2 else size
-    y = torch.empty(x.shape)
+    y = x.new_empty(x.shape)
     sizes = (x.numel() // size, size, stride, torch.get_num_threads())
     library.norm(ctypes.addressof(norm), x.data_ptr(), y.data_ptr(), *sizes)
     return y

@@ -29,7 +29,7 @@ def rows_of(packed: PackedWeight, ids: Tensor) -> Tensor:
         return packed.data[ids]
     library, ids = native(), ids.long().contiguous()
     assert library is not None, "the weight was packed for a library that is not there"
-    rows = torch.empty((*ids.shape, packed.inputs))
+    rows = torch.empty((*ids.shape, packed.inputs), dtype=torch.float32, device="cpu")
     library.rows(packed.address, ids.data_ptr(), ids.numel(), rows.data_ptr())
     return rows
 

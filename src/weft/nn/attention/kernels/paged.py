@@ -83,7 +83,7 @@ def native_attention(
     bias_HM = None if rule.bias_HM is None else rule.bias_HM.contiguous()
     q_NHC = q_NHC if q_NHC.stride(2) == 1 else q_NHC.contiguous()
     assert k_PRKC.stride(3) == v_PRKU.stride(3) == 1, "the numbers of a head must lie together"
-    out_NHU, lse_NH = torch.empty(N, H, U), torch.empty(N, H)
+    out_NHU, lse_NH = q_NHC.new_empty(N, H, U), q_NHC.new_empty(N, H)
     call = PagedStruct(
         *(q_NHC.data_ptr(), k_PRKC.data_ptr(), v_PRKU.data_ptr()),
         *(None if bias_HM is None else bias_HM.data_ptr(), out_NHU.data_ptr(), lse_NH.data_ptr()),

@@ -1,0 +1,36 @@
+"""The memory behind the pages: this process's own, and refused in one way where there is none."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from tests.engine.tiny import tiny
+from weft.cache.store import lazy_zeros
+from weft.core.errors import UsageError
+from weft.engine.model import LoadedModel
+from weft.engine.settings import EngineConfig
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_pages_of_its_own() -> None:
+    rows = lazy_zeros((2, 3), "cpu", torch.float32)
+    rows[0] = 1.0
+    child = os.fork()
+    if child == 0:
+        rows[1] = 7.0
+        os._exit(0 if rows[0, 0] == 1.0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert rows.tolist() == [[1.0] * 3, [0.0] * 3]
+
+
+def test_memory_that_cannot_be_had_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="bytes cannot be had"):
+        lazy_zeros((2**60,), "cpu", torch.float32)
+
+
+def test_a_cache_that_is_too_large_is_refused_with_its_size() -> None:
+    with pytest.raises(UsageError, match=r"cache_gib is 1e\+09: this machine has no room"):
+        LoadedModel(tiny("decoder"), EngineConfig(cache_gib=1e9)).desk  # noqa: B018
