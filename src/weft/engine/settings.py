@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from weft.cache import PREFIX_CACHES
-from weft.core.choices import pick
+from weft.core.choices import nearest
 from weft.core.config import Config
-from weft.core.errors import ConfigError, Problem
+from weft.core.errors import Problem
 from weft.engine.schedule.settings import SchedulerConfig
 
 
@@ -36,10 +36,14 @@ class EngineConfig(Config):
     """For tests. Every so many admissions find nothing in the prefix cache."""
 
     def cross_checks(self) -> Iterable[Problem]:
-        try:
-            pick(PREFIX_CACHES, self.prefix_cache, "prefix cache")
-        except ConfigError as error:
-            yield Problem(str(error), ("prefix_cache",))
+        if self.prefix_cache not in PREFIX_CACHES:
+            known = ", ".join(PREFIX_CACHES)
+            guess = nearest(self.prefix_cache, PREFIX_CACHES)
+            hint = f" Did you mean '{guess}'?" if guess else ""
+            yield Problem(
+                f"prefix_cache is '{self.prefix_cache}': allowed are {known}.{hint}",
+                ("prefix_cache",),
+            )
 
     @classmethod
     def of_batches(cls, tokens: int) -> EngineConfig:
