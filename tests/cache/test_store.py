@@ -14,7 +14,6 @@ from weft.engine.model import LoadedModel
 from weft.engine.settings import EngineConfig
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_has_pages_of_its_own() -> None:
     rows = lazy_zeros((2, 3), "cpu", torch.float32)
     rows[0] = 1.0

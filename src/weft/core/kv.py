@@ -96,7 +96,11 @@ class PagedView:
 
 
 class KVCache(Protocol):
-    """Stores declared rows. Layers are numbered in the order of the specs it was made from."""
+    """Stores declared rows. Layers are numbered in the order of the specs it was made from.
+
+    A cache over pages may also offer `target(layer, spec)`, the pages of a layer and the slots of
+    this pass's new tokens in them: with it, compiled layers write their rows themselves.
+    """
 
     @property
     def start(self) -> int | Tensor:
