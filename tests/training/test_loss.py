@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.nn.native.library import native
 from weft.training import loss as module
+from weft.training.agreement import compiled, reference
 from weft.training.loss import LossRule, token_loss
 
 
@@ -58,14 +60,24 @@ def test_without_gradients_nothing_is_kept() -> None:
     assert not loss.requires_grad
 
 
-@pytest.mark.parametrize("size", [0.01, 1.0, 4.0, 40.0, 1e4], ids=lambda size: f"{size:g} times")
-def test_logits_of_any_size_are_right_in_float32(size: float) -> None:
+SIZES = [
+    # two passes with logits of 1e5 differ by more than float32 can say
+    *((LossRule(0.1), size) for size in (0.01, 1.0, 4.0, 40.0, 1e4)),
+    *((LossRule(0.1, rdrop=5.0), size) for size in (0.01, 1.0, 4.0, 40.0)),
+]
+
+
+@pytest.mark.parametrize(("rule", "size"), SIZES)
+@pytest.mark.parametrize("V", [90, 96])
+def test_logits_of_any_size_are_right_in_float32(rule: LossRule, size: float, V: int) -> None:
     """Small ones need no shift before exp; large ones would overflow without it."""
-    hidden, weight, bias, targets = (x.detach() for x in draw(N=40, V=90))
+    hidden, weight, bias, targets = (x.detach() for x in draw(N=40, V=V))
+    half = targets[:20] if rule.rdrop else targets
+    both = torch.cat((half, half)) if rule.rdrop else targets
     singles = [(hidden * size).float().requires_grad_(), weight.float().requires_grad_()]
     doubles = [x.detach().double().requires_grad_() for x in singles]
-    ours = token_loss(*singles, bias.float(), targets, LossRule(0.1))
-    theirs = plain(F.linear(*doubles, bias), targets, LossRule(0.1))
+    ours = token_loss(*singles, bias.float(), both, rule)
+    theirs = plain(F.linear(*doubles, bias), half, rule)
     torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
     for a, b in zip(
         torch.autograd.grad(ours, singles), torch.autograd.grad(theirs, doubles), strict=True
@@ -73,8 +85,25 @@ def test_logits_of_any_size_are_right_in_float32(size: float) -> None:
         torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4 * size)
 
 
-def test_a_loss_of_nan_stays_nan() -> None:
-    hidden, weight, _, targets = draw()
-    with torch.no_grad():
-        hidden[2, 1] = torch.nan
-        assert token_loss(hidden, weight, None, targets, LossRule()).isnan()
+@pytest.mark.skipif(native() is None, reason="needs a compiler")
+def test_the_compiled_agreement_is_the_references() -> None:
+    generator = torch.Generator().manual_seed(5)
+    first, second = torch.randn(2, 300, 1003, generator=generator).mul(3)
+    targets = torch.randint(0, 1003, (300,), generator=generator)
+    with torch.inference_mode():
+        library = native()
+        assert library is not None
+        theirs = reference(first.clone(), second.clone(), targets, 0.1, 4.0)
+        ours = compiled(library, first, second, targets, 0.1, 4.0)
+    torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-6, atol=0)
+    for a, b in zip(ours.slopes, theirs.slopes, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [LossRule(), LossRule(0.0, rdrop=1.0)], ids=["one", "two"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_loss_of_nan_stays_nan(rule: LossRule, dtype: torch.dtype) -> None:
+    hidden, weight, _, targets = (x.detach() for x in draw(N=12))
+    hidden, weight = hidden.to(dtype), weight.to(dtype)
+    hidden[2, 1] = torch.nan
+    assert token_loss(hidden, weight, None, targets, rule).isnan()

@@ -2,7 +2,7 @@
 vocabulary is never stored.
 
     loss = (1 - smoothing) * -log p[target] + smoothing * mean of -log p     Szegedy 2016
-    R-Drop: + rdrop / 2 * (KL(p || p') + KL(p' || p)) between two passes      Liang 2021
+    R-Drop: + what two passes differ in, by agreement.py                     Liang 2021
 
 Differs from the textbook: gradients are made together with the loss, a slice of tokens at a time.
 Logits of a slice are turned into exp(logits) in place and multiplied back at once, so that memory
@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from weft.training.agreement import agree_
 
 SLICE_NUMBERS = 1 << 22
 """Logits in flight at once: 16 MB of float32, about what a processor's last cache holds."""
@@ -111,16 +113,16 @@ class Walk:
         """Loss of some tokens (in every pass); their logits become their own gradient."""
         if len(slices) == 1:
             return self.plain_slice(slices[0], wants_gradient)
-        parts = [self.logits(rows).contiguous().log_softmax(-1) for rows in slices]
-        agreement = agreement_slopes(parts[0], parts[1], self.rule.rdrop / 2)
-        loss = agreement.loss
-        for logp_NV, slope_NV, rows in zip(parts, agreement.slopes, slices, strict=True):
-            targets_N = self.targets_N[rows]
-            loss = loss + smoothed(logp_NV, targets_N, self.rule.smoothing)
-            if wants_gradient:
-                slope_NV += smoothed_slope_(logp_NV, targets_N, self.rule.smoothing)
+        first, second = (self.hidden_ND[rows] @ self.weight_VD.T for rows in slices)
+        if self.bias_V is not None:
+            first += self.bias_V
+            second += self.bias_V
+        rule = self.rule
+        found = agree_(first, second, self.targets_N[slices[0]], rule.smoothing, rule.rdrop)
+        if wants_gradient:
+            for slope_NV, rows in zip(found.slopes, slices, strict=True):
                 self.add_gradient(slope_NV, rows)
-        return loss
+        return found.loss
 
     def plain_slice(self, rows: slice, wants_gradient: bool) -> Tensor:
         """One pass: p stays unnormalised, and what is added to it for the gradient is added to the
@@ -186,39 +188,3 @@ class Walk:
         self.d_weight_VD.addmm_(slope_NV.T, self.hidden_ND[rows])
         if self.d_bias_V is not None:
             self.d_bias_V += slope_NV.sum(0)
-
-
-class Agreement(NamedTuple):
-    """R-Drop's loss on one slice, and its slope for the logits of both passes."""
-
-    loss: Tensor
-    slopes: tuple[Tensor, Tensor]
-
-
-def smoothed(logp_NV: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
-    """Summed label-smoothed loss."""
-    picked = logp_NV.gather(1, targets_N[:, None]).sum(dtype=torch.float64)
-    if smoothing == 0:
-        return -picked
-    return -(1 - smoothing) * picked - smoothing * logp_NV.mean(1).sum(dtype=torch.float64)
-
-
-def smoothed_slope_(logp_NV: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
-    """d loss / d logits = p - (1 - smoothing) [target] - smoothing / V, written over logp."""
-    slope_NV = logp_NV.exp_()
-    if smoothing:
-        slope_NV -= smoothing / slope_NV.shape[1]
-    index_N1 = targets_N[:, None]
-    return slope_NV.scatter_add_(1, index_N1, slope_NV.new_full(index_N1.shape, smoothing - 1))
-
-
-def agreement_slopes(logp_NV: Tensor, logq_NV: Tensor, weight: float) -> Agreement:
-    """KL(p || q) + KL(q || p), and its slopes: for p's logits p (log p - log q - KL(p || q)) + p -
-    q."""
-    p_NV, q_NV, ratio_NV = logp_NV.exp(), logq_NV.exp(), logp_NV - logq_NV
-    pq_N1 = (p_NV * ratio_NV).sum(1, keepdim=True)
-    qp_N1 = -(q_NV * ratio_NV).sum(1, keepdim=True)
-    loss = weight * (pq_N1.sum(dtype=torch.float64) + qp_N1.sum(dtype=torch.float64))
-    slope_p = weight * (p_NV * (ratio_NV - pq_N1) + p_NV - q_NV)
-    slope_q = weight * (q_NV * (-ratio_NV - qp_N1) + q_NV - p_NV)
-    return Agreement(loss, (slope_p, slope_q))

@@ -41,6 +41,8 @@ class Native:
     """(address of a ShortStruct, 1 for the way back)"""
     dropout: Callable[..., None]
     """(x, y, count, seed, dropped of 256, scale, threads)"""
+    agreement: Callable[..., None]
+    """(logits of two passes, targets, losses, rows, size, smoothing, weight, threads)"""
     norm: Callable[..., None]
     """(address of a NormStruct, x, y, rows, size, x_stride, threads)"""
     rows: Callable[..., None]
@@ -69,6 +71,7 @@ FUNCTIONS: dict[str, list[type]] = {
     "activate": [c_int64, *[c_void_p] * 3, *[c_int64] * 4],
     "short_attention": [c_void_p, c_int64],
     "dropout": [*[c_void_p] * 2, *[c_int64] * 3, c_float, c_int64],
+    "agreement": [*[c_void_p] * 4, *[c_int64] * 2, *[c_float] * 2, c_int64],
     "norm": [*[c_void_p] * 3, *[c_int64] * 4],
     "rows": [*[c_void_p] * 2, c_int64, c_void_p],
     "layers": [c_void_p, c_int64],
