@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.engine.beam import BeamConfig, Beams, advance_all
+from weft.engine.beam import BeamConfig, Beams
+from weft.engine.ranking import advance_all
 
 V, END = 5, 0
 

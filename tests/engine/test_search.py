@@ -11,7 +11,8 @@ import torch
 from tests.engine.asking import beam_search, generate
 from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError
-from weft.engine.beam import BeamConfig, Beams, advance_all
+from weft.engine.beam import BeamConfig, Beams
+from weft.engine.ranking import advance_all
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 

@@ -89,6 +89,11 @@ class PagedPass:
     ) -> None:
         self.store, self.layouts, self.slots = store, layouts, slots
 
+    @property
+    def storage(self) -> PageStore:
+        """Its pages lie where they lie as long as this is there."""
+        return self.store
+
     def extend(self, layer: int, rows: Rows) -> Rows:
         stored, slots_N = self.target(layer)
         self.store.write(layer, rows, slots_N)
@@ -142,6 +147,7 @@ class ScratchPass:
     """A KVCache for an encoder's packed pass: nothing is kept, so all layers use the same rows."""
 
     start = 0
+    storage = None
 
     def __init__(self, layout: PageLayout, slots_N: Tensor, page_size: int) -> None:
         self.shared, self.slots_N, self.page_size = layout, slots_N, page_size

@@ -99,7 +99,8 @@ class KVCache(Protocol):
     """Stores declared rows. Layers are numbered in the order of the specs it was made from.
 
     A cache over pages may also offer `target(layer, spec)`, the pages of a layer and the slots of
-    this pass's new tokens in them: with it, compiled layers write their rows themselves.
+    this pass's new tokens in them: with it, compiled layers write their rows themselves. And
+    `storage`, the object that holds those pages in their place for longer than this pass, or None.
     """
 
     @property

@@ -11,20 +11,15 @@ sentence. Beam 1 is greedy.
 
 Differs from fairseq, whose choices these are, in when a sentence is done: with W found, as there,
 but also once no running beam can beat what was found; that changes no best result. Here beams are
-numbers alone: the scheduler forks and frees their pages, and all requests of a pass are ranked
-together.
+numbers alone: the scheduler forks and frees their pages, and ranking.py ranks the candidates of all
+requests of a pass together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 from math import inf
-from typing import Any
-
-import numpy as np
-from torch import Tensor
 
 from weft.core.errors import UsageError
 
@@ -87,6 +82,14 @@ class Beams:
         """Tokens that every running beam has so far."""
         return len(self.histories[0])
 
+    @property
+    def must_write(self) -> int | None:
+        """The only token that may come next: a forced first one, or at the limit the end."""
+        length = self.length
+        if length == 0 and self.config.first is not None:
+            return self.config.first
+        return self.end_id if length == self.limit else None
+
     def best(self) -> list[Hypothesis]:
         """What was found, best first."""
         return sorted(self.found, key=lambda one: -one.score)[: self.config.num_best]
@@ -103,6 +106,8 @@ class Beams:
                     self.keep(self.histories[parent], score, self.length + 1)
             elif len(going) < width:
                 going.append(candidate)
+            if place >= width - 1 and len(going) == width:
+                break
         return self.go_on(going)
 
     def go_on(self, going: list[Candidate]) -> list[int]:
@@ -110,7 +115,7 @@ class Beams:
         self.histories = [[*self.histories[parent], token] for _, parent, token in going]
         self.scores = [score for score, _, _ in going]
         best = max(self.scores, default=-inf)
-        self.is_done = best == -inf or self.nothing_can_change(best)
+        self.is_done = not best > -inf or self.nothing_can_change(best)
         return [] if self.is_done else [parent for _, parent, _ in going]
 
     def nothing_can_change(self, best: float) -> bool:
@@ -130,58 +135,3 @@ class Beams:
         if logprob > -inf:
             score = logprob / length**self.config.length_penalty
             self.found.append(Hypothesis(list(ids), score, logprob))
-
-
-def advance_all(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]:
-    """One step of many requests: the rows of logits are the beams of the first, then of the second
-    and so on. For each request the parents of its new beams."""
-    logp_NV = logits_NV.log_softmax(-1)
-    counts = [len(search.scores) for search in searches]
-    begins = [0, *accumulate(counts)]
-    for search, begin, count in zip(searches, begins[:-1], counts, strict=True):
-        apply_rule(logp_NV[begin : begin + count], search)
-    widest = 2 * max(search.config.width for search in searches)
-    logp, ids = logp_NV.topk(min(widest, logp_NV.shape[1]), dim=-1)
-    logp_NK, ids_NK = logp.double().cpu().numpy(), ids.cpu().numpy()
-    parents: list[list[int]] = [[] for _ in searches]
-    for places in alike(searches):
-        rows_GW = np.array([range(begins[i], begins[i + 1]) for i in places])
-        group = [searches[i] for i in places]
-        ranked = ranked_all(group, logp_NK[rows_GW], ids_NK[rows_GW])
-        for place, search, candidates in zip(places, group, ranked, strict=True):
-            parents[place] = search.advance(candidates)
-    return parents
-
-
-def alike(searches: Sequence[Beams]) -> list[list[int]]:
-    """Places of the searches that are as wide and have as many beams, together."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for place, search in enumerate(searches):
-        groups.setdefault((search.config.width, len(search.scores)), []).append(place)
-    return list(groups.values())
-
-
-def ranked_all(searches: Sequence[Beams], logp_GWK: Any, ids_GWK: Any) -> list[list[Candidate]]:
-    """The 2W best candidates of each search; equal ones stay in the order of their beams."""
-    scores_GW = np.array([search.scores for search in searches])
-    G, _, K = logp_GWK.shape
-    total_GN = (scores_GW[:, :, None] + logp_GWK).reshape(G, -1)
-    order_GN = np.argsort(-total_GN, axis=1, kind="stable")[:, : 2 * searches[0].config.width]
-    best = np.take_along_axis(total_GN, order_GN, 1).tolist()
-    tokens = np.take_along_axis(ids_GWK.reshape(G, -1), order_GN, 1).tolist()
-    return [
-        list(zip(*one, strict=True))
-        for one in zip(best, (order_GN // K).tolist(), tokens, strict=True)
-    ]
-
-
-def apply_rule(logp_WV: Tensor, search: Beams) -> None:
-    """What must or must not be written; at the limit only the end may be."""
-    config, end_id = search.config, search.end_id
-    if config.banned:
-        logp_WV[:, list(config.banned)] = -inf
-    if config.first is not None and search.length == 0:
-        logp_WV.fill_(-inf)[:, config.first] = 0.0
-    if end_id is not None and search.length == search.limit:
-        ends = logp_WV[:, end_id].clone()
-        logp_WV.fill_(-inf)[:, end_id] = ends

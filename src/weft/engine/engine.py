@@ -29,11 +29,12 @@ from weft.engine.attention import (
     check_place,
     find_trail,
 )
-from weft.engine.beam import Beams, advance_all
+from weft.engine.beam import Beams
 from weft.engine.lines import LineMaker
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory import make_memory
 from weft.engine.past import Past
+from weft.engine.ranking import advance_all
 from weft.engine.runner import Results, Runner
 from weft.engine.saving import Carried, cache_key, load_cache, save_cache
 from weft.engine.schedule.plan import Chunk, Plan

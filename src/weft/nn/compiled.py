@@ -10,7 +10,9 @@ third of it: the weights that stream through the processor's caches push Python 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
+from ctypes import c_void_p
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,47 +21,65 @@ from torch import Tensor, nn
 
 from weft.nn.attention.layer import Attention, Pass
 from weft.nn.compiled_block import BlockReader, NotCompiledError, Watch
-from weft.nn.compiled_pass import CompiledPass, LayerSize
-from weft.nn.native.library import native
+from weft.nn.compiled_pass import CompiledPass, LayerSize, layouts_of, source_of
+from weft.nn.native.library import Native, native
 from weft.nn.native.structs import LayerAtStruct, LayerStruct
 from weft.nn.product import is_plain
 
 
 @dataclass(frozen=True)
-class Read:
-    """Blocks as they were read. Never changed, so that a thread can go on with it while another one
-    reads them anew."""
+class Calls:
+    """Where the rows of each layer lie: the same from pass to pass, while a cache's pages stay."""
 
-    watch: Watch
-    layers: list[LayerStruct]
-    """None of them where the library does not know all blocks."""
-    attentions: list[tuple[Attention, Attention | None]]
-    size: LayerSize
+    storage: weakref.ref[Any] | None
+    """What holds the pages; None: they are those of one pass."""
+    structs: Any
+    """A LayerAtStruct for each layer."""
+    groups: list[tuple[Attention, Attention | None]]
+    """One layer of each group that shares mask, positions and layouts."""
+
+    def is_for(self, cache: Any) -> bool:
+        return self.storage is not None and self.storage() is cache.storage
 
     @classmethod
-    def of(cls, blocks: Sequence[Any]) -> Read:
-        watch, reader = Watch(blocks), BlockReader()
-        try:
-            layers = [reader.read(block) for block in blocks]
-        except NotCompiledError:
-            return cls(watch, [], [], LayerSize(0, 0))
-        attentions = [(block.attention, block.cross) for block in blocks]
-        return cls(watch, layers, attentions, LayerSize.of(layers))
+    def of(cls, layers: Sequence[LayerStruct], attentions: Attentions, cache: Any) -> Calls:
+        structs, groups = (LayerAtStruct * len(layers))(), dict[Any, int]()
+        members: list[tuple[Attention, Attention | None]] = []
+        for struct, layer, (own, cross) in zip(structs, layers, attentions, strict=True):
+            key = own.is_full, *map(id, layouts_of(cache, own, cross))
+            if key not in groups:
+                groups[key] = len(groups)
+                members.append((own, cross))
+            struct.layer, struct.group = ctypes.addressof(layer), groups[key]
+            rows, _ = cache.target(own.place.slot, own.spec)
+            struct.k, struct.v = rows["k"].data_ptr(), rows["v"].data_ptr()
+            if cross is not None:
+                rows = source_of(cache, cross)
+                struct.cross_k, struct.cross_v = rows["k"].data_ptr(), rows["v"].data_ptr()
+        storage = None if cache.storage is None else weakref.ref(cache.storage)
+        return cls(storage, structs, members)
 
-    def calls(self, passes: Passes, pointers: list[int], rows: int) -> Any | None:
-        """A structure for each layer; None where a pass asks for what the library does not know."""
-        calls = (LayerAtStruct * len(self.layers))()
-        kinds = {own.is_full for own, _ in self.attentions}
-        known = {kind: CompiledPass.of(passes[kind], kind, rows) for kind in kinds}
-        x, even, odd = pointers
-        for i, (own, cross) in enumerate(self.attentions):
-            call = calls[i]
-            if not known[own.is_full].point(call, own, cross, self.size):
-                return None
-            call.layer = ctypes.addressof(self.layers[i])
-            call.x, call.y = x, odd if i % 2 else even
-            x = call.y
-        return calls
+
+class Read:
+    """Blocks as they were read. What a thread has taken from it never changes, so that it can go on
+    while another one reads them anew."""
+
+    def __init__(self, blocks: Sequence[Any]) -> None:
+        self.watch, reader = Watch(blocks), BlockReader()
+        try:
+            self.layers = [reader.read(block) for block in blocks]
+        except NotCompiledError:
+            self.layers = []
+        """None of them where the library does not know all blocks."""
+        self.attentions: Attentions = [(block.attention, block.cross) for block in blocks]
+        self.size = LayerSize.of(self.layers) if self.layers else LayerSize(0, 0)
+        self.last_calls: Calls | None = None
+
+    def calls(self, cache: Any) -> Calls:
+        found = self.last_calls
+        if found is None or not found.is_for(cache):
+            found = self.last_calls = Calls.of(self.layers, self.attentions, cache)
+        return found
 
 
 class Compiled:
@@ -81,20 +101,30 @@ class Compiled:
             return None
         read = self.read
         if read is None or not read.watch.is_same(blocks):
-            read = self.read = Read.of(blocks)
+            read = self.read = Read(blocks)
         if not read.layers or read.watch.is_looked_at():
             return None
-        x_1ND = x_1ND.contiguous()
-        y_1ND, other_1ND = torch.empty_like(x_1ND), torch.empty_like(x_1ND)
-        # the last layer writes y, the one before it the other, and so on
-        results = (y_1ND, other_1ND) if len(read.layers) % 2 else (other_1ND, y_1ND)
-        pointers = [x_1ND.data_ptr(), *(result.data_ptr() for result in results)]
-        calls = read.calls(passes, pointers, x_1ND.shape[1])
-        if calls is None:
+        return run_layers(library, read, passes, x_1ND.contiguous())
+
+
+def run_layers(library: Native, read: Read, passes: Passes, x_1ND: Tensor) -> Tensor | None:
+    """All layers; None where a pass asks for what the library does not know."""
+    calls, given = read.calls(passes[0].cache), []
+    for own, cross in calls.groups:
+        of_pass = CompiledPass.of(passes[own.is_full], own.is_full, x_1ND.shape[1])
+        struct = of_pass.struct(own, cross, read.size)
+        if struct is None:
             return None
-        library.layers(ctypes.addressof(calls), len(read.layers))
-        return y_1ND
+        given.append(struct)
+    y_1ND, other_1ND = torch.empty_like(x_1ND), torch.empty_like(x_1ND)
+    library.layers(
+        *(ctypes.addressof(calls.structs), len(read.layers)),
+        (c_void_p * len(given))(*map(ctypes.addressof, given)),
+        *(x.data_ptr() for x in (x_1ND, y_1ND, other_1ND)),
+    )
+    return y_1ND
 
 
+Attentions = Sequence[tuple[Attention, Attention | None]]
 Passes = tuple[Pass, Pass]
 """For layers with the model's pattern, and for those that see all keys."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
-from operator import attrgetter, call, contains
+from operator import attrgetter, call, contains, is_, methodcaller
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from weft.nn.norm import LayerNorm, RMSNorm
 from weft.nn.packable import Packable
 
 PLACEMENTS = {"before": 0, "after": 1, "both": 2}
-FORMS = attrgetter("forms")
+FORMS, VALUES = attrgetter("forms"), methodcaller("values")
 
 
 class NotCompiledError(Exception):
@@ -42,29 +42,30 @@ class Watch:
         numbers = (number for part in parts for number in part._parameters.values())
         self.numbers: list[Tensor] = [number for number in numbers if number is not None]
         self.blocks = [weakref.ref(block) for block in blocks]
-        self.packed = [[weakref.ref(one) for one in part.forms.values()] for part in self.layers]
-        self.places, self.ids = list(map(Tensor.data_ptr, self.numbers)), self.part_ids()
-        # held, so that no id is given to another
-        self.kept = [list(named.values()) for named in self.named]
+        forms = chain.from_iterable(map(VALUES, map(FORMS, self.layers)))
+        self.packed = [weakref.ref(one) for one in forms]
+        self.places = list(map(Tensor.data_ptr, self.numbers))
+        self.parts = list(chain.from_iterable(map(VALUES, self.named)))
 
     def is_same(self, blocks: Sequence[nn.Module]) -> bool:
-        forms = map(dict.values, map(dict, map(FORMS, self.layers)))
         return (
             list(map(call, self.blocks)) == list(blocks)
             and list(map(Tensor.data_ptr, self.numbers)) == self.places
-            and self.part_ids() == self.ids
-            and list(chain.from_iterable(forms))
-            == list(map(call, chain.from_iterable(self.packed)))
+            and are_same(self.named, self.parts)
+            and are_same(list(map(FORMS, self.layers)), list(map(call, self.packed)))
         )
-
-    def part_ids(self) -> list[int]:
-        return list(map(id, chain.from_iterable(map(dict.values, self.named))))
 
     def is_looked_at(self) -> bool:
         """Whether a hook sits somewhere, or a part has been given another forward."""
         if any(self.hooks) or _global_forward_hooks or _global_forward_pre_hooks:
             return True
         return any(map(contains, self.owns, repeat("forward")))
+
+
+def are_same(found: Sequence[Mapping[str, Any]], known: Sequence[Any]) -> bool:
+    """Whether the values of these mappings, one behind the other, are these very objects."""
+    values = chain.from_iterable(map(VALUES, found))
+    return sum(map(len, found)) == len(known) and all(map(is_, values, known))
 
 
 class BlockReader:

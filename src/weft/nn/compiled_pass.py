@@ -1,11 +1,10 @@
 """What the compiled layers of one pass are given: positions, pages, and memory between the parts.
 
-Made once a pass and kept in its `Pass`; from layer to layer only the addresses of rows change.
+Made once a pass and kept in its `Pass`, for all layers that share mask, positions and layouts.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,6 @@ from weft.nn.attention.layer import Attention, Pass
 from weft.nn.attention.packed import Reach, reach_of
 from weft.nn.native.structs import (
     HeadsStruct,
-    LayerAtStruct,
     LayerPassStruct,
     LayerStruct,
     PagedStruct,
@@ -69,8 +67,10 @@ class CompiledPass:
         self.rows, self.threads = rows, torch.get_num_threads()
         self.scratches: dict[int, Tensor] = {}
         self.turns: tuple[Tensor, Tensor] | None = None
+        """A row for each position, and the positions of this pass."""
         if self.is_possible and isinstance(given.position, Rotary):
-            self.turns = turns_of(given.position, given)
+            positions_1N = given.positions_BT.long().contiguous()
+            self.turns = given.position.table.covering(positions_1N), positions_1N
         self.structs: dict[tuple[int, ...], LayerPassStruct] = {}
 
     @classmethod
@@ -81,33 +81,27 @@ class CompiledPass:
             known[is_full] = cls(given, is_full, rows)
         return known[is_full]
 
-    def point(
-        self, call: LayerAtStruct, own: Attention, cross: Attention | None, size: LayerSize
-    ) -> bool:
-        """Say where a layer's rows lie. False where mask, positions or cache ask for something that
-        the library does not know."""
+    def struct(
+        self, own: Attention, cross: Attention | None, size: LayerSize
+    ) -> LayerPassStruct | None:
+        """What a layer and those that share its layouts are given; None where mask, positions or
+        cache ask for something that the library does not know."""
         cache: Any = self.given.cache
-        layout = cache.layout(own.place.slot)
+        layout, source_layout = layouts_of(cache, own, cross)
         if not self.is_possible or layout is None:
-            return False
-        rows, slots_N = cache.target(own.place.slot, own.spec)
-        call.k, call.v = rows["k"].data_ptr(), rows["v"].data_ptr()
-        sources, source_layout = rows, None
-        if cross is not None:
-            sources = cache.source(cross.place.slot, nothing)
-            source_layout = cache.layout(cross.place.slot)
-            call.cross_k, call.cross_v = sources["k"].data_ptr(), sources["v"].data_ptr()
+            return None
         # blocks that are run one by one may need more room than those before them
         key = id(layout), id(source_layout), size.room
         struct = self.structs.get(key)
         if struct is None:
+            rows, slots_N = cache.target(own.place.slot, own.spec)
             struct = self.structs[key] = self.make(size, slots_N)
             self.describe(struct.own, layout, rows, own, self.reaches[0])
             if cross is not None:
                 assert source_layout is not None, "a source without pages"
+                sources = source_of(cache, cross)
                 self.describe(struct.cross, source_layout, sources, cross, self.reaches[1])
-        call.given = ctypes.addressof(struct)
-        return True
+        return struct
 
     def make(self, size: LayerSize, slots_N: Tensor) -> LayerPassStruct:
         """Rows, threads, memory between the parts, and turns."""
@@ -119,10 +113,14 @@ class CompiledPass:
         struct = LayerPassStruct(scratch.data_ptr(), slots_N.data_ptr(), self.rows, threads)
         if self.turns is not None:
             position: Any = self.given.position
-            cos, sin = self.turns
+            table, positions_1N = self.turns  # table [P, 2, 1, O]
+            addresses = (
+                table.data_ptr(),
+                table.data_ptr() + 4 * table.stride(1),
+                positions_1N.data_ptr(),
+            )
             is_interleaved = position.config.layout == "interleaved"
-            strides = (cos.stride(1), position.size, is_interleaved)
-            struct.turns = TurnsStruct(cos.data_ptr(), sin.data_ptr(), *strides)
+            struct.turns = TurnsStruct(*addresses, table.stride(0), position.size, is_interleaved)
         return struct
 
     def describe(
@@ -147,14 +145,6 @@ class CompiledPass:
         call.threads = self.threads
 
 
-def turns_of(position: Rotary, given: Pass) -> tuple[Tensor, Tensor]:
-    """Cosine and signed sine of each token, [1, N, 1, O] with the same strides."""
-    cos, sin = position.turns_at(given.positions_BT, given.lengths, torch.float32)
-    if cos.stride() != sin.stride() or cos.stride(-1) != 1:
-        return cos.contiguous(), sin.contiguous()
-    return cos, sin
-
-
 def row_of(heads: HeadsStruct) -> int:
     """Numbers of a token's queries, keys and values."""
     size: int = heads.heads * heads.head_size
@@ -167,6 +157,20 @@ def is_known(position: Position) -> bool:
     kind = type(position)
     is_turn = kind is Rotary and not position.turns_late
     return is_turn or (kind.rotate is Position.rotate and kind.bias is Position.bias)
+
+
+def layouts_of(
+    cache: Any, own: Attention, cross: Attention | None
+) -> tuple[PageLayout | None, PageLayout | None]:
+    """Where the keys of a layer lie, and those of its source."""
+    source = None if cross is None else cache.layout(cross.place.slot)
+    return cache.layout(own.place.slot), source
+
+
+def source_of(cache: Any, cross: Attention) -> Rows:
+    """The rows of all sources."""
+    rows: Rows = cache.source(cross.place.slot, nothing)
+    return rows
 
 
 def nothing() -> dict[str, Tensor]:

@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "pages.h"
 #include "rows.h"
@@ -45,9 +46,11 @@ struct Layer {
   int64_t inner, is_gated, activation;
 };
 
-// Cosine and signed sine of each token, `stride` apart; `size` numbers of a head turn.
+// Cosine and signed sine of each position, `stride` apart, and the positions of the pass's tokens;
+// `size` numbers of a head turn.
 struct Turns {
   const float *cos, *sin;
+  const int64_t* positions;
   int64_t stride, size, is_interleaved;
 };
 
@@ -59,12 +62,12 @@ struct LayerPass {
   PagedCall own, cross;  // without q, k, v, out and lse
 };
 
+// A layer and where its rows lie.
 struct LayerAt {
   const Layer* layer;
-  const LayerPass* pass;
-  const float* x;
-  float *y, *k, *v;
+  float *k, *v;
   const float *cross_k, *cross_v;
+  int64_t group;  // of layers that share a LayerPass
 };
 
 // Memory between the parts, cut from the scratch; layer.py says how much there must be.
@@ -119,7 +122,8 @@ struct Run {
 
   void turn(float* head, int64_t n) {
     const Turns& turns = pass.turns;
-    const float *cos = turns.cos + n * turns.stride, *sin = turns.sin + n * turns.stride;
+    const int64_t at = turns.positions[n] * turns.stride;
+    const float *cos = turns.cos + at, *sin = turns.sin + at;
     const int64_t half = turns.size / 2, step = turns.is_interleaved ? 2 : 1;
     const int64_t gap = turns.is_interleaved ? 1 : half;
     for (int64_t pair = 0; pair < half; pair++) {
@@ -200,18 +204,17 @@ struct Run {
   }
 };
 
-void run_layer(const LayerAt& where) {
+void run_layer(const LayerAt& where, const LayerPass& pass, const float* x, float* y) {
   const Layer& layer = *where.layer;
-  const LayerPass& pass = *where.pass;
   const Run run{where, layer, pass, Between(layer, pass)};
   const std::vector<Block> own = cut(pass.own);
   const std::vector<Block> cross = layer.has_cross ? cut(pass.cross) : std::vector<Block>();
 #pragma omp parallel num_threads(static_cast<int>(pass.threads)) if (pass.threads > 1)
   {
     Run mine = run;
-    mine.self_attention(own, where.x, where.y);
-    if (layer.has_cross) mine.cross_attention(cross, where.y);
-    mine.feedforward(where.y);
+    mine.self_attention(own, x, y);
+    if (layer.has_cross) mine.cross_attention(cross, y);
+    mine.feedforward(y);
   }
 }
 
@@ -222,7 +225,14 @@ EXPORT int64_t weft_layer_size() { return sizeof(weft::Layer); }
 EXPORT int64_t weft_layer_pass_size() { return sizeof(weft::LayerPass); }
 EXPORT int64_t weft_layer_at_size() { return sizeof(weft::LayerAt); }
 
-// Layer after layer; each finds its x where the one before it has put its y.
-EXPORT void weft_layers(const weft::LayerAt* layers, int64_t num) {
-  for (int64_t i = 0; i < num; i++) weft::run_layer(layers[i]);
+// Layer after layer. Results go to y and to `other` in turn, so that the last one's is in y.
+EXPORT void weft_layers(const weft::LayerAt* layers, int64_t num,
+                        const weft::LayerPass* const* passes, const float* x, float* y,
+                        float* other) {
+  if (num % 2 == 0) std::swap(y, other);
+  for (int64_t i = 0; i < num; i++) {
+    weft::run_layer(layers[i], *passes[layers[i].group], x, y);
+    x = y;
+    std::swap(y, other);
+  }
 }

@@ -43,12 +43,16 @@ class Native:
     """(x, y, count, seed, dropped of 256, scale, threads)"""
     agreement: Callable[..., None]
     """(logits of two passes, targets, losses, rows, size, smoothing, weight, threads)"""
+    log_sums: Callable[..., None]
+    """(rows, how many, size, stride, sums, threads)"""
+    best: Callable[..., None]
+    """(rows, how many, size, stride, count, values, ids, threads)"""
     norm: Callable[..., None]
     """(address of a NormStruct, x, y, rows, size, x_stride, threads)"""
     rows: Callable[..., None]
     """(weight, ids, how many, y)"""
-    layers: Callable[[int, int], None]
-    """(address of LayerAtStructs, how many)"""
+    layers: Callable[..., None]
+    """(LayerAtStructs, how many, addresses of LayerPassStructs, x, y, as much memory as y)"""
     panel_width: int
     """Outputs that lie side by side in a packed weight."""
 
@@ -72,9 +76,11 @@ FUNCTIONS: dict[str, list[type]] = {
     "short_attention": [c_void_p, c_int64],
     "dropout": [*[c_void_p] * 2, *[c_int64] * 3, c_float, c_int64],
     "agreement": [*[c_void_p] * 4, *[c_int64] * 2, *[c_float] * 2, c_int64],
+    "log_sums": [c_void_p, *[c_int64] * 3, c_void_p, c_int64],
+    "best": [c_void_p, *[c_int64] * 4, *[c_void_p] * 2, c_int64],
     "norm": [*[c_void_p] * 3, *[c_int64] * 4],
     "rows": [*[c_void_p] * 2, c_int64, c_void_p],
-    "layers": [c_void_p, c_int64],
+    "layers": [c_void_p, c_int64, *[c_void_p] * 4],
 }
 """What the functions take; each is a field of Native."""
 STRUCTS: dict[str, type[ctypes.Structure]] = {

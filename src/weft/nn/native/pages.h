@@ -58,8 +58,10 @@ inline void turn(const float* const* keys, int64_t at, float* to) {
   }
 }
 
-inline void turn_all(const float* const* keys, int64_t head_size, float* to) {
-  for (int j = 0; j < TILE; j += 8) {
+// The keys of the tile, with those beside them as far as whole vectors are read.
+inline void turn_all(const float* const* keys, const Tile& tile, int64_t head_size, float* to) {
+  const int first = tile.first_vector() * W, end = first + tile.num_vectors() * W;
+  for (int j = first / 8 * 8; j < end; j += 8) {
     int64_t c = 0;
     for (; c + 8 <= head_size; c += 8) turn(keys + j, c, to + c * TILE + j);
     for (; c < head_size; c++)
@@ -96,7 +98,7 @@ inline void load_tile(const PagedCall& call, int64_t sequence, int64_t key_head,
                       Tile& tile, const TileScratch& scratch) {
   const float* keys[TILE];
   find_rows(call, sequence, key_head, start, tile, keys, scratch.zeros);
-  turn_all(keys, call.head_size, scratch.keys);
+  turn_all(keys, tile, call.head_size, scratch.keys);
   tile.keys = scratch.keys;
   const int64_t U = call.value_size;
   if (U == call.padded_size()) return;

@@ -117,10 +117,10 @@ class LayerStruct(ctypes.Structure):
 
 
 class TurnsStruct(ctypes.Structure):
-    """The angles of a pass's tokens."""
+    """The angles of all positions, and the positions of a pass's tokens."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("cos", "sin")),
+        *((name, c_void_p) for name in ("cos", "sin", "positions")),
         *((name, c_int64) for name in ("stride", "size", "is_interleaved")),
     )
 
@@ -136,10 +136,10 @@ class LayerPassStruct(ctypes.Structure):
     )
 
 
-ADDRESSES = ("layer", "given", "x", "y", "k", "v", "cross_k", "cross_v")
-
-
 class LayerAtStruct(ctypes.Structure):
-    """One layer of a pass, and where its rows lie."""
+    """One layer, where its rows lie, and which of a pass's structures is its own."""
 
-    _fields_ = tuple((name, c_void_p) for name in ADDRESSES)
+    _fields_ = (
+        *((name, c_void_p) for name in ("layer", "k", "v", "cross_k", "cross_v")),
+        ("group", c_int64),
+    )

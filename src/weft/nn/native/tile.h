@@ -3,7 +3,7 @@
 // Every number has one order of summation, whatever else is in the call: a score is one chain over
 // the head's numbers, the softmax goes from tile to tile (Milakov 2018), a value is one chain over
 // the keys of the tile. A key that a row may not see weighs exactly 0 and leaves the row's maximum,
-// so it changes nothing.
+// so it changes nothing. Vectors of keys outside begin..end are passed over for the same reason.
 #pragma once
 
 #include <algorithm>
@@ -25,6 +25,9 @@ struct Tile {
   float* keys;  // [C][TILE]
   const float* values[TILE];
   int begin, end;
+
+  int first_vector() const { return begin / W; }
+  int num_vectors() const { return (end + W - 1) / W - first_vector(); }
 };
 
 // What a query row has seen so far.
@@ -41,27 +44,29 @@ struct Row {
   Vec total;    // sum of weights, one lane for every W-th key
 };
 
-// scores[row][key] (+)= q[row] . key over the numbers begin..end of the head.
-template <int R>
+// scores[row][key] (+)= q[row] . key over the numbers begin..end of the head, for N vectors of keys.
+template <int R, int N>
 void score(const Row* const* rows, const Tile& tile, int64_t begin, int64_t end, float* scores) {
-  Vec sums[R][VECTORS];
+  Vec sums[R][N];
   const float* q[R];
+  const int at = tile.first_vector() * W;
+  scores += at;
   UNROLL for (int r = 0; r < R; r++) {
     q[r] = rows[r]->q;
-    UNROLL for (int v = 0; v < VECTORS; v++)
+    UNROLL for (int v = 0; v < N; v++)
       sums[r][v] = begin == 0 ? Vec{} : load(scores + r * TILE + v * W);
   }
-  const float* keys = tile.keys;
+  const float* keys = tile.keys + at;
   for (int64_t c = begin; c < end; c++) {
     Vec factors[R];
     UNROLL for (int r = 0; r < R; r++) factors[r] = splat(q[r][c]);
-    UNROLL for (int v = 0; v < VECTORS; v++) {
+    UNROLL for (int v = 0; v < N; v++) {
       const Vec key = held(load(keys + c * TILE + v * W));
       UNROLL for (int r = 0; r < R; r++) sums[r][v] = fma(factors[r], key, sums[r][v]);
     }
   }
   UNROLL for (int r = 0; r < R; r++)
-    UNROLL for (int v = 0; v < VECTORS; v++) store(scores + r * TILE + v * W, sums[r][v]);
+    UNROLL for (int v = 0; v < N; v++) store(scores + r * TILE + v * W, sums[r][v]);
 }
 
 // sum[row] = share[row] sum[row] + weights[row] . values, for `V` vectors from number `at` on.
@@ -123,23 +128,25 @@ inline Vec finished(Vec score, const Row& row, const Rule& rule, int64_t key) {
   return seen ? score : splat(NOTHING);
 }
 
-// The scores of one row and tile become weights, against the largest score so far.
-inline void soften(Row& row, const Rule& rule, int64_t start, float* scores) {
-  Vec score[VECTORS], best = splat(NOTHING);
-  UNROLL for (int v = 0; v < VECTORS; v++) {
-    score[v] = finished(load(scores + v * W), row, rule, start + v * W);
+// The scores of one row become weights, against the largest score so far: those of N vectors of
+// keys, the first of which stands at slot `key`.
+template <int N>
+void soften(Row& row, const Rule& rule, int64_t key, float* scores) {
+  Vec score[N], best = splat(NOTHING);
+  UNROLL for (int v = 0; v < N; v++) {
+    score[v] = finished(load(scores + v * W), row, rule, key + v * W);
     best = larger(best, score[v]);
   }
   const float peak = std::max(row.peak, largest_lane(best));
   if (peak == NOTHING) {
     row.share = 1;
-    return std::fill(scores, scores + TILE, 0.0f);
+    return std::fill(scores, scores + N * W, 0.0f);
   }
   const Vec share = exp_of(splat(row.peak - peak));
   row.share = share[0];
   row.peak = peak;
   Vec total = row.total * share;
-  UNROLL for (int v = 0; v < VECTORS; v++) {
+  UNROLL for (int v = 0; v < N; v++) {
     const Vec weights = exp_of(score[v] - peak);
     store(scores + v * W, weights);
     total = total + weights;
@@ -161,14 +168,30 @@ inline void in_blocks(int64_t from, int64_t num, Use use) {
   if constexpr (R > 1) in_blocks<R - 1>(from, num, use);
 }
 
+// All rows get their scores and weights of N vectors of keys.
+template <int N>
+void weight_keys(Row** rows, int64_t num, const Tile& tile, const Rule& rule, int64_t start,
+                 int64_t head_size, float* scores) {
+  for (int64_t c = 0; c < head_size; c += CHUNK)
+    in_blocks(0, num, [&](auto R, int64_t i) {
+      score<R, N>(rows + i, tile, c, std::min(c + CHUNK, head_size), scores + i * TILE);
+    });
+  const int at = tile.first_vector() * W;
+  for (int64_t i = 0; i < num; i++) soften<N>(*rows[i], rule, start + at, scores + i * TILE + at);
+}
+
+// The same, with N as the tile needs it.
+template <int N = VECTORS, class... Given>
+inline void weight_all(Row** rows, int64_t num, const Tile& tile, Given... given) {
+  if constexpr (N > 1)
+    if (tile.num_vectors() < N) return weight_all<N - 1>(rows, num, tile, given...);
+  weight_keys<N>(rows, num, tile, given...);
+}
+
 // All rows meet the tile whose first key stands at slot `start`.
 inline void meet(Row** rows, int64_t num, const Tile& tile, const Rule& rule, int64_t start,
                  int64_t head_size, int64_t value_size, float* scores) {
-  for (int64_t c = 0; c < head_size; c += CHUNK)
-    in_blocks(0, num, [&](auto R, int64_t i) {
-      score<R>(rows + i, tile, c, std::min(c + CHUNK, head_size), scores + i * TILE);
-    });
-  for (int64_t i = 0; i < num; i++) soften(*rows[i], rule, start, scores + i * TILE);
+  weight_all(rows, num, tile, rule, start, head_size, scores);
   constexpr int64_t COLUMNS = 4 * W;
   for (int64_t at = 0; at < value_size; at += COLUMNS)
     in_blocks(0, num, [&](auto R, int64_t i) {

@@ -39,6 +39,14 @@ class GrowingTable:
         needed = int(positions_BT.max()) + 1
         return self.at_least(needed, positions_BT.device)[positions_BT]
 
+    def covering(self, positions_BT: Tensor) -> Tensor:
+        """The whole table, with a row for each of these positions."""
+        needed, table = int(positions_BT.max()) + 1, self.tables.get(positions_BT.device)
+        if table is not None and table.shape[0] >= needed:
+            return table
+        with torch.inference_mode(False), torch.no_grad():
+            return self.at_least(needed, positions_BT.device)
+
     def at_least(self, num_rows: int, device: torch.device) -> Tensor:
         """The table on a device, with num_rows rows or more."""
         table = self.tables.get(device)

@@ -1,0 +1,91 @@
+"""The logits of all beams of a pass -> the best candidates of each search, ranked together.
+
+At one token a beam the arithmetic of a small model takes less time than a Python loop over its
+beams would: so one call finds the best tokens of all rows, and one sort ranks all searches that are
+as wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from math import inf
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from weft.engine.beam import Beams, Candidate
+from weft.nn.native.best import best_of, log_sums
+
+
+def advance_all(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]:
+    """One step of many requests: the rows of logits are the beams of the first, then of the second
+    and so on; they may be written over. For each request the parents of its new beams."""
+    counts = [len(search.scores) for search in searches]
+    begins = [0, *accumulate(counts)]
+    widest = 2 * max(search.config.width for search in searches)
+    logp_NK, ids_NK = best_tokens(searches, begins, logits_NV, widest)
+    parents: list[list[int]] = [[] for _ in searches]
+    for (width, count), places in alike(searches).items():
+        rows_GW = np.array([begins[i] for i in places])[:, None] + np.arange(count)
+        group = [searches[i] for i in places]
+        # a single beam goes on with its best token alone
+        best = slice(1 if width == 1 else None)
+        ranked = ranked_all(group, logp_NK[rows_GW, best], ids_NK[rows_GW, best])
+        for place, search, candidates in zip(places, group, ranked, strict=True):
+            parents[place] = search.advance(candidates)
+    return parents
+
+
+def best_tokens(
+    searches: Sequence[Beams], begins: Sequence[int], logits_NV: Tensor, count: int
+) -> tuple[Any, Any]:
+    """Log-probabilities and ids of the best tokens of each row, in numpy, with what must or must
+    not be written."""
+    sums_N = log_sums(logits_NV)
+    for banned, rows in banned_rows(searches, begins).items():
+        if len(rows) == len(logits_NV):
+            logits_NV[:, list(banned)] = -inf
+        else:
+            logits_NV[np.ix_(rows, banned)] = -inf
+    best_NK, ids_NK = (found.cpu().numpy() for found in best_of(logits_NV, count))
+    logp_NK = best_NK.astype(np.float64) - sums_N.cpu().numpy()[:, None]
+    for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
+        if search.must_write is not None:
+            logp_W = logits_NV[begin:end, search.must_write].double() - sums_N[begin:end]
+            logp_NK[begin:end], ids_NK[begin:end, 0] = -inf, search.must_write
+            logp_NK[begin:end, 0] = 0.0 if search.length == 0 else logp_W.cpu().numpy()
+    return logp_NK, ids_NK
+
+
+def banned_rows(
+    searches: Sequence[Beams], begins: Sequence[int]
+) -> dict[tuple[int, ...], list[int]]:
+    """The rows in which the same ids are banned."""
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
+        if search.config.banned:
+            rows.setdefault(search.config.banned, []).extend(range(begin, end))
+    return rows
+
+
+def alike(searches: Sequence[Beams]) -> dict[tuple[int, int], list[int]]:
+    """Places of the searches that are as wide and have as many beams, together."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for place, search in enumerate(searches):
+        groups.setdefault((search.config.width, len(search.scores)), []).append(place)
+    return groups
+
+
+def ranked_all(
+    searches: Sequence[Beams], logp_GWK: Any, ids_GWK: Any
+) -> Iterable[Iterable[Candidate]]:
+    """The 2W best candidates of each search; equal ones stay in the order of their beams."""
+    scores_GW = np.array([search.scores for search in searches])
+    G, _, K = logp_GWK.shape
+    total_GN = (scores_GW[:, :, None] + logp_GWK).reshape(G, -1)
+    order_GN = np.argsort(-total_GN, axis=1, kind="stable")[:, : 2 * searches[0].config.width]
+    best = np.take_along_axis(total_GN, order_GN, 1).tolist()
+    tokens = np.take_along_axis(ids_GWK.reshape(G, -1), order_GN, 1).tolist()
+    return map(zip, best, (order_GN // K).tolist(), tokens)
