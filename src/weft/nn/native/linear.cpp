@@ -15,7 +15,9 @@ namespace weft {
 namespace {
 
 constexpr int64_t ROW_BLOCK = 40 * ROWS;  // rows whose inputs stay in the second-level cache
-constexpr int64_t INPUT_BLOCK = 320;      // inputs of a panel that stay in the first-level cache
+// Inputs of a panel that are read again for each of those rows: from the second-level cache, which
+// keeps up. Blocks small enough for the first level come to read and write y too often.
+constexpr int64_t INPUT_BLOCK = 768;
 constexpr int64_t LITTLE = 1 << 16;       // products that one thread does sooner than two
 
 using Call = LinearCall;
@@ -100,6 +102,11 @@ void one_row(const Call& call, int64_t panel) {
   add_bias(call, place, call.y + place.offset, panel, 1);
 }
 
+// Where block `block` of `blocks` begins, at a multiple of ROWS.
+int64_t border(int64_t rows, int64_t block, int64_t blocks) {
+  return block == blocks ? rows : rows * block / blocks / ROWS * ROWS;
+}
+
 void some_panels(const Call& call, int64_t first, int64_t last, int64_t row, int64_t rows) {
   if (call.rows > 1) return many_rows(call, first, last, row, rows);
   int64_t panel = first;
@@ -120,8 +127,8 @@ void linear_rows(const LinearCall& call, int64_t threads) {
 #pragma omp for schedule(dynamic, 1)
   for (int64_t task = 0; task < row_blocks * groups; task++) {
     const int64_t group = task % groups, block = task / groups;
-    const int64_t row = call.rows * block / row_blocks;
-    const int64_t end_row = call.rows * (block + 1) / row_blocks;
+    const int64_t row = border(call.rows, block, row_blocks);
+    const int64_t end_row = border(call.rows, block + 1, row_blocks);
     const int64_t from = first + group * each, to = first + std::min(panels, (group + 1) * each);
     some_panels(call, from, to, row, end_row - row);
   }
