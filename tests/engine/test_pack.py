@@ -7,7 +7,7 @@ from array import array
 import pytest
 import torch
 
-from weft.engine.pack import Packed, consecutive
+from weft.engine.pack import Packed, consecutive, written_out
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ def test_tokens_stand_one_behind_the_other_at_their_own_positions() -> None:
 
 def test_a_layout_says_where_the_keys_of_each_sequence_lie() -> None:
     packed, tables = two_chunks()
-    layout = packed.layout(tables, CPU)
+    layout = packed.layout(written_out(tables), CPU)
     assert layout.offsets.tolist() == [0, 3, 4]
     assert layout.starts_B.tolist() == [3, 0]
     assert layout.lengths_B.tolist() == [6, 1]
@@ -35,18 +35,23 @@ def test_a_layout_says_where_the_keys_of_each_sequence_lie() -> None:
 
 def test_each_token_goes_into_the_row_of_its_page() -> None:
     packed, tables = two_chunks()
-    assert packed.slots(tables, 4, CPU).tolist() == [7 * 4 + 3, 2 * 4, 2 * 4 + 1, 5 * 4]
+    assert packed.slots(written_out(tables), 4, CPU).tolist() == [
+        7 * 4 + 3,
+        2 * 4,
+        2 * 4 + 1,
+        5 * 4,
+    ]
 
 
 def test_a_token_without_a_page_is_our_own_mistake() -> None:
     packed, _ = two_chunks()
     with pytest.raises(AssertionError, match="no page"):
-        packed.slots([array("i", [0, 2]), array("i", [5])], 4, CPU)
+        packed.slots(written_out([array("i", [0, 2]), array("i", [5])]), 4, CPU)
 
 
 def test_a_source_is_read_from_its_first_token_to_its_last() -> None:
     packed, tables = two_chunks()
-    layout = packed.source_layout(tables, [8, 2], CPU)
+    layout = packed.source_layout(written_out(tables), [8, 2], CPU)
     assert layout.starts_B.tolist() == [0, 0]
     assert layout.lengths_B.tolist() == [8, 2]
 

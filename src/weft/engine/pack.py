@@ -46,38 +46,39 @@ class Packed:
         ids_1N, placed_1N = torch.from_numpy(ids)[None], torch.from_numpy(placed)[None]
         return cls(ids_1N, placed_1N, offsets, begins, begins + counts)
 
-    def layout(self, tables: Tables, device: torch.device) -> PageLayout:
+    def layout(self, table_BP: Any, device: torch.device) -> PageLayout:
         """Where the keys of each sequence lie, for layers of self-attention."""
-        return page_layout(self.offsets, self.starts, self.ends, tables, device)
+        return page_layout(self.offsets, self.starts, self.ends, table_BP, device)
 
     def source_layout(
-        self, tables: Tables, lengths: Sequence[int], device: torch.device
+        self, table_BP: Any, lengths: Sequence[int], device: torch.device
     ) -> PageLayout:
         """The same for cross-attention, whose keys are those of a source."""
         ends = np.asarray(lengths, dtype=np.int32)
-        return page_layout(self.offsets, np.zeros_like(self.starts), ends, tables, device)
+        return page_layout(self.offsets, np.zeros_like(self.starts), ends, table_BP, device)
 
-    def slots(self, tables: Tables, page_size: int, device: torch.device) -> Tensor:
+    def slots(self, table_BP: Any, page_size: int, device: torch.device) -> Tensor:
         """slots_N: the row of the pool, page * R + row of the page, in which each token goes."""
         placed = self.placed_1N[0].numpy()
-        sequence_N = np.repeat(np.arange(len(tables)), np.diff(self.offsets))
-        page_N = written_out(tables)[sequence_N, placed // page_size].astype(np.int64)
+        sequence_N = np.repeat(np.arange(len(table_BP)), np.diff(self.offsets))
+        page_N = table_BP[sequence_N, placed // page_size].astype(np.int64)
         assert page_N.all(), "a new token has no page"
         return torch.from_numpy(page_N * page_size + placed % page_size).to(device)
 
 
 def page_layout(
-    offsets: Any, starts: Any, ends: Any, tables: Tables, device: torch.device
+    offsets: Any, starts: Any, ends: Any, table_BP: Any, device: torch.device
 ) -> PageLayout:
-    parts = (offsets, starts, ends, written_out(tables))
+    parts = (offsets, starts, ends, table_BP)
     return PageLayout(*(torch.from_numpy(part).to(device) for part in parts))
 
 
 def written_out(tables: Tables) -> Any:
-    """Tables of unequal lengths as one matrix, with 0 where a table has ended."""
-    table_BP = np.zeros((len(tables), max(map(len, tables), default=1)), dtype=np.int32)
-    for row, table in zip(table_BP, tables, strict=True):
-        row[: len(table)] = table
+    """Tables of unequal lengths as one matrix table_BP, with 0 where a table has ended."""
+    lengths_B = np.fromiter(map(len, tables), dtype=np.int64, count=len(tables))
+    table_BP = np.zeros((len(tables), lengths_B.max(initial=1)), dtype=np.int32)
+    is_there_BP = np.arange(table_BP.shape[1]) < lengths_B[:, None]
+    table_BP[is_there_BP] = np.frombuffer(b"".join(tables), dtype=np.int32)
     return table_BP
 
 

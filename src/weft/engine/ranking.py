@@ -30,12 +30,21 @@ def advance_all(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]
     for (width, count), places in alike(searches).items():
         rows_GW = np.array([begins[i] for i in places])[:, None] + np.arange(count)
         group = [searches[i] for i in places]
-        # a single beam goes on with its best token alone
-        best = slice(1 if width == 1 else None)
-        ranked = ranked_all(group, logp_NK[rows_GW, best], ids_NK[rows_GW, best])
-        for place, search, candidates in zip(places, group, ranked, strict=True):
-            parents[place] = search.advance(candidates)
+        if width == 1:
+            rows_G = rows_GW[:, 0]
+            going = advance_alone(group, logp_NK[rows_G, 0], ids_NK[rows_G, 0])
+        else:
+            ranked = ranked_all(group, logp_NK[rows_GW], ids_NK[rows_GW])
+            going = map(Beams.advance, group, ranked)
+        for place, found in zip(places, going, strict=True):
+            parents[place] = found
     return parents
+
+
+def advance_alone(searches: Sequence[Beams], logp_G: Any, ids_G: Any) -> Iterable[list[int]]:
+    """One step of searches of width 1: each goes on with its best token."""
+    scores_G = logp_G + np.array([search.scores[0] for search in searches])
+    return map(Beams.go_alone, searches, scores_G.tolist(), ids_G.tolist())
 
 
 def best_tokens(

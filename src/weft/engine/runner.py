@@ -21,7 +21,7 @@ from weft.cache.store import GatheredPass, PagedPass, PageStore, ScratchPass
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
 from weft.core.kv import PageLayout
-from weft.engine.pack import Packed, consecutive
+from weft.engine.pack import Packed, consecutive, written_out
 from weft.engine.schedule.plan import Chunk, Encoding, Plan
 from weft.models.build import Model
 from weft.models.decoder import Decoder
@@ -80,9 +80,9 @@ class Runner:
     def packed_encode(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Packed]:
         """x_1ND of all texts one behind the other: each sees itself alone."""
         packed = Packed.of(texts, [0] * len(texts))
-        tables = consecutive([len(text) for text in texts], SCRATCH_ROWS)
-        layout = packed.layout(tables, self.device)
-        slots_N = packed.slots(tables, SCRATCH_ROWS, self.device)
+        table_BP = written_out(consecutive([len(text) for text in texts], SCRATCH_ROWS))
+        layout = packed.layout(table_BP, self.device)
+        slots_N = packed.slots(table_BP, SCRATCH_ROWS, self.device)
         scratch = ScratchPass(layout, slots_N, SCRATCH_ROWS)
         return self.reader(self.batch(packed, scratch)), packed
 
@@ -93,7 +93,7 @@ class Runner:
         first = len(self.page_layout.own)
         slots = {
             first + index: packed.slots(
-                [encoding.source.pages[index] for encoding in sources],
+                written_out([encoding.source.pages[index] for encoding in sources]),
                 self.store.page_size,
                 self.device,
             )
@@ -137,14 +137,14 @@ class Runner:
         layouts: dict[int, PageLayout] = {}
         slots: dict[int, Tensor] = {}
         for stripe in range(len(self.page_layout.own)):
-            tables = [chunk.pages[stripe] for chunk in chunks]
-            layouts[stripe] = packed.layout(tables, self.device)
-            slots[stripe] = packed.slots(tables, self.store.page_size, self.device)
+            table_BP = written_out([chunk.pages[stripe] for chunk in chunks])
+            layouts[stripe] = packed.layout(table_BP, self.device)
+            slots[stripe] = packed.slots(table_BP, self.store.page_size, self.device)
         if self.page_layout.cross:
             sources = [chunk.source for chunk in chunks]
             lengths = [0 if source is None else source.num_tokens for source in sources]
             for index in range(len(self.page_layout.cross)):
-                pages = [source.pages[index] for source in sources if source is not None]
+                pages = written_out([one.pages[index] for one in sources if one is not None])
                 stripe = len(self.page_layout.own) + index
                 layouts[stripe] = packed.source_layout(pages, lengths, self.device)
         return PagedPass(self.store, layouts, slots)

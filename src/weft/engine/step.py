@@ -153,10 +153,11 @@ def publish_beams(
     """What becomes of the beams of each request; a search that is done is published."""
     branched: dict[str, Branched] = {}
     for name, search, places in zip(names, beams, parents, strict=True):
-        tokens = [history[-1] for history in search.histories]
-        branched[name] = Branched([] if search.is_done else list(zip(places, tokens, strict=True)))
-        if search.is_done:
-            found = search.best()
-            error = None if found else NOT_FINITE
-            updates.append(Update(name, finish=Finish("end"), hypotheses=found, error=error))
+        if not search.is_done:
+            last = (history[-1] for history in search.histories)
+            branched[name] = Branched(list(zip(places, last, strict=True)))
+            continue
+        branched[name], found = Branched([]), search.best()
+        error = None if found else NOT_FINITE
+        updates.append(Update(name, finish=Finish("end"), hypotheses=found, error=error))
     return branched

@@ -30,9 +30,8 @@ def commit_job(
     statistics: Statistics,
 ) -> None:
     """Everything that one step changes about one job, except that somebody may be finished."""
-    sequences = {sequence.index: sequence for sequence in job.sequences}
-    for chunk in chunks:
-        sequence, result = sequences[chunk.index], grown.get(chunk.key)
+    for sequence, chunk in zip(ran(job, chunks), chunks, strict=True):
+        result = grown.get(chunk.key) if grown else None
         num_computed = chunk.end - chunk.num_drafts
         if result is not None:
             assert chunk.num_samples == 1 and not job.is_branching, f"{chunk.key} cannot grow"
@@ -47,11 +46,20 @@ def commit_job(
         attach(job, memory)
 
 
+def ran(job: Job, chunks: list[Chunk]) -> list[Sequence]:
+    """The sequence of each chunk."""
+    if len(chunks) == len(job.sequences) == 1:  # nearly always
+        return job.sequences
+    sequences = {sequence.index: sequence for sequence in job.sequences}
+    return [sequences[chunk.index] for chunk in chunks]
+
+
 def settle(sequence: Sequence, num_computed: int, memory: Memory) -> None:
     """The rows of the first `num_computed` tokens are written, and those tokens are certain."""
     tables, match = sequence.tables, sequence.match
     assert tables is not None and match is not None, "a sequence without tables was run"
-    tell_written(sequence, num_computed, memory)
+    if memory.pool.listener is not None:
+        tell_written(sequence, num_computed, memory)
     sequence.num_computed = num_computed
     num_blocks = num_computed // memory.pool.page_size
     if num_blocks * memory.pool.page_size > match.length:
@@ -62,9 +70,8 @@ def settle(sequence: Sequence, num_computed: int, memory: Memory) -> None:
 
 def tell_written(sequence: Sequence, num_computed: int, memory: Memory) -> None:
     """Events of the pages that got rows, for whoever listens."""
-    if memory.pool.listener is None or sequence.tables is None:
-        return
     R, tables = memory.pool.page_size, sequence.tables
+    assert tables is not None, "rows were written for a sequence without tables"
     for block in range(sequence.num_computed // R, blocks_for(num_computed, R)):
         rows = min(R, num_computed - block * R)
         memory.pool.tell("write", tables.column(block), tables.owner, rows)
