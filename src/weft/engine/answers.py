@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from weft.engine.beam import Hypothesis
 from weft.engine.desk import Desk, refuse_error
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.stops import Finish
@@ -19,6 +21,13 @@ Progress = Callable[[int], None]
 
 Decode = Callable[[Sequence[int]], str]
 """Ids -> the text of a whole translation."""
+
+
+class Searcher(Protocol):
+    """A desk, or a team of processes."""
+
+    def search(self, writings: Sequence[Writing]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """What each search has found, with its place in `writings`, as they end."""
 
 
 @dataclass
@@ -86,15 +95,15 @@ def complete(
 
 
 def searched(
-    desk: Desk,
+    searcher: Searcher,
     writings: Sequence[Writing],
     decode: Decode,
     progress: Progress | None,
 ) -> list[list[Translation]]:
     """The best translations of each request, best first."""
     results: list[list[Translation]] = [[] for _ in writings]
-    for index, update in desk.results(desk.open_all(writings)):
-        results[index] = [Translation(decode(one.ids), one.score) for one in update.hypotheses]
+    for index, hypotheses in searcher.search(writings):
+        results[index] = [Translation(decode(one.ids), one.score) for one in hypotheses]
         if progress is not None:
             progress(1)
     return results

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from weft.core.errors import DataError
 from weft.engine.attention import AttentionRow
+from weft.engine.beam import Hypothesis
 from weft.engine.engine import Engine
 from weft.engine.writing import Update, Writing
 
@@ -79,6 +80,11 @@ class Desk:
         finally:
             for name in waiting:
                 self.close(name)
+
+    def search(self, writings: Sequence[Writing]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """What the beam searches have found, with their places in `writings`, as they end."""
+        for place, update in self.results(self.open_all(writings)):
+            yield place, update.hypotheses
 
     def next(self, name: str) -> Update:
         """The next update of a request, however many steps it takes."""

@@ -42,3 +42,11 @@ def refuse_one_text(texts: Sequence[str], name: str = "texts") -> None:
     """A str is a sequence of str too: each of its characters would be taken for a text."""
     if isinstance(texts, str):
         raise UsageError(f"{name} is one str: give a list of them. Use [text] for one.")
+
+
+def refuse_team(has_team: bool) -> None:
+    """Texts are drawn by one process."""
+    if has_team:
+        raise UsageError(
+            "a team was given and translations are to be drawn: it searches only. Leave one out."
+        )

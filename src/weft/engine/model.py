@@ -23,12 +23,21 @@ from torch import Tensor
 
 from weft.checkpoint.native import Checkpoint
 from weft.core.errors import UsageError
-from weft.engine.answers import NOTHING, Answer, Progress, Translation, answers, drawn, searched
+from weft.engine.answers import (
+    NOTHING,
+    Answer,
+    Progress,
+    Searcher,
+    Translation,
+    answers,
+    drawn,
+    searched,
+)
 from weft.engine.beam import BeamConfig
 from weft.engine.desk import Desk
 from weft.engine.embed import embed_texts
 from weft.engine.engine import Engine
-from weft.engine.kinds import Task, refuse_kind, refuse_one_text
+from weft.engine.kinds import Task, refuse_kind, refuse_one_text, refuse_team
 from weft.engine.loss import TextLoss, text_loss
 from weft.engine.options import Options, WritingKeywords, drawing
 from weft.engine.requests import Requests
@@ -73,10 +82,11 @@ class LoadedModel:
         length_penalty: float = 1.0,
         max_tokens: int | None = None,
         progress: Progress | None = None,
+        team: Searcher | None = None,
         **sampling: Unpack[SamplingKeywords],
     ) -> list[str]:
         """One translation a text, in order; see `translate_best`."""
-        search = (beam, length_penalty, max_tokens, progress)
+        search = (beam, length_penalty, max_tokens, progress, team)
         return [one.text for one in self.translate_scored(texts, *search, **sampling)]
 
     def translate_scored(
@@ -86,10 +96,11 @@ class LoadedModel:
         length_penalty: float = 1.0,
         max_tokens: int | None = None,
         progress: Progress | None = None,
+        team: Searcher | None = None,
         **sampling: Unpack[SamplingKeywords],
     ) -> list[Translation]:
         """One translation a text, in order, with its score; see `translate_best`."""
-        search = (beam, length_penalty, max_tokens, progress)
+        search = (beam, length_penalty, max_tokens, progress, team)
         return [best[0] for best in self.translate_best(texts, 1, *search, **sampling)]
 
     def translate_best(
@@ -100,6 +111,7 @@ class LoadedModel:
         length_penalty: float = 1.0,
         max_tokens: int | None = None,
         progress: Progress | None = None,
+        team: Searcher | None = None,
         **sampling: Unpack[SamplingKeywords],
     ) -> list[list[Translation]]:
         """Up to `num_best` translations a text, best first, in order; white space alone gives "".
@@ -107,7 +119,7 @@ class LoadedModel:
         With sampling keywords they are drawn, `num_best` times, and beam must be 1; one that
         reaches `max_tokens` is scored without an end. `max_tokens` None: twice the source and 10
         more, as far as the model reaches. A source longer than the model's max_len is cut, which
-        the tokenizer's report counts.
+        the tokenizer's report counts. `team`: processes that search instead of this one (team.py).
         """
         self.refuse("translate")
         refuse_one_text(texts)
@@ -117,13 +129,14 @@ class LoadedModel:
         )
         decode = self.tokenizer.target.decode
         if sampling:
+            refuse_team(team is not None)
             options = drawing(num_best, beam, max_tokens, sampling)
             writings = [self.requests.drawn(source, options) for source in sources]
             found = drawn(self.desk, writings, decode, length_penalty, progress)
         else:
             search = BeamConfig(beam, length_penalty, num_best)
             writings = [self.requests.searched(source, max_tokens, search) for source in sources]
-            found = searched(self.desk, writings, decode, progress)
+            found = searched(team or self.desk, writings, decode, progress)
         results = dict(zip(rows, found, strict=True))
         return [results.get(row, [NOTHING]) for row in range(len(texts))]
 

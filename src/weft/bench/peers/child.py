@@ -14,6 +14,7 @@ It runs under the Python of a peer, so it imports nothing of Weft's.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -46,6 +47,9 @@ class Served:
         begin = time.perf_counter()
         if kind is not None:
             self.system, outputs = kind(**request), []
+            # what was loaded stays: no collection of garbage looks at it again, of any system
+            gc.collect()
+            gc.freeze()
         else:
             outputs = getattr(self.system, do)(**request)
         return {

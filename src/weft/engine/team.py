@@ -1,0 +1,166 @@
+"""A team: processes with an engine each. Searches in, what they found out, as each is done.
+
+    with Team("runs/en-de", size=2) as team:
+        loaded.translate(texts, beam=5, team=team)
+
+For small models, whose step takes as long in Python as in arithmetic: one engine leaves the other
+cores waiting then, threads would wait for each other's Python, and processes do not. Each loads the
+model, so a team pays for long files. What is found is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+import torch
+
+from weft.core.errors import DataError, UsageError, WeftError
+from weft.engine.beam import Hypothesis
+from weft.engine.load import load
+from weft.engine.settings import EngineConfig
+from weft.engine.writing import Writing
+
+PATIENCE = 5.0
+"""Seconds that a process has for ending by itself."""
+
+Found = tuple[int, list[Hypothesis]]
+"""The place of a request, and what its search has found, best first."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a process could not do what it was told."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """What each process is given when it starts."""
+
+    model: str | Path
+    device: str
+    engine: EngineConfig
+    threads: int
+
+
+def work(connection: Connection, share: Share) -> None:
+    """The life of a process: lists of writings in, then each result, then None. It ends with the
+    connection; Ctrl-C is its parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(share.threads)
+    try:
+        desk = load(share.model, share.device, engine=share.engine).desk
+        gc.collect()
+        gc.freeze()  # the model stays: no collection of garbage needs to look at it again
+        while True:
+            writings = connection.recv()
+            try:
+                for found in desk.search(writings):
+                    connection.send(found)
+                connection.send(None)
+            except WeftError as error:
+                connection.send(Failed(str(error)))
+    except (EOFError, OSError):  # nobody is there any more
+        return
+    except WeftError as error:  # it could not be loaded
+        connection.send(Failed(str(error)))
+
+
+class Team:
+    """`size` processes that search at the same time, each with its part of the cores."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        size: int,
+        device: str = "auto",
+        engine: EngineConfig | None = None,
+    ) -> None:
+        if size < 1:
+            raise UsageError(f"the team has {size} workers: it needs at least 1. Use 1 or more.")
+        threads = max(1, torch.get_num_threads() // size)
+        engine = engine or EngineConfig()
+        part = engine.model_copy(update={"cache_gib": engine.cache_gib / size})
+        share = Share(model, device, part, threads)
+        context: Any = multiprocessing.get_context("spawn")
+        self.members: dict[Connection, Any] = {}
+        self.is_idle = True
+        for _ in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(theirs, share), daemon=True)
+            process.start()
+            theirs.close()  # so that its end is seen when the process dies
+            self.members[ours] = process
+
+    def search(self, writings: Sequence[Writing]) -> Iterator[Found]:
+        """The results of all requests, as they come."""
+        if not self.is_idle:
+            raise UsageError("the team was left in the middle of a search. Make another one.")
+        self.is_idle = False
+        # long sources to each in turn: all have about the same to do
+        order = sorted(range(len(writings)), key=lambda place: -len(writings[place].source or ()))
+        places = {}
+        for turn, member in enumerate(self.members):
+            places[member] = order[turn :: len(self.members)]
+            self.tell(member, [writings[place] for place in places[member]])
+        while places:
+            for member in cast(list[Connection], wait(list(places))):
+                told = self.hear(member)
+                if told is None:
+                    del places[member]
+                else:
+                    yield places[member][told[0]], told[1]
+        self.is_idle = True
+
+    def tell(self, member: Connection, writings: list[Writing]) -> None:
+        try:
+            member.send(writings)
+        except OSError:
+            raise self.lost(member) from None
+
+    def hear(self, member: Connection) -> Found | None:
+        """The next that a process says; its error is raised here."""
+        try:
+            told: Found | Failed | None = member.recv()
+        except (EOFError, OSError):
+            raise self.lost(member) from None
+        if isinstance(told, Failed):
+            raise DataError(told.why)
+        return told
+
+    def lost(self, member: Connection) -> DataError:
+        process = self.members[member]
+        process.join(PATIENCE)
+        return DataError(
+            f"a worker process ended with exit code {process.exitcode}: its memory may not have "
+            f"sufficed for {len(self.members)} of them. Use fewer workers."
+        )
+
+    def close(self) -> None:
+        """All processes end; by force those that are in the middle of something."""
+        for member, process in self.members.items():
+            member.close()
+            process.join(PATIENCE if self.is_idle else 0)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,79 @@
+"""A team of processes finds what one engine finds, and says what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny import tiny_folder
+from weft.core.errors import DataError, UsageError
+from weft.engine.beam import BeamConfig
+from weft.engine.load import load
+from weft.engine.model import LoadedModel
+from weft.engine.team import Team
+
+TEXTS = ["the cat sat on the mat", "", "a dog", "我吃了苹果", "two apples", "a dog ate the mat"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("team") / "model")
+
+
+@pytest.fixture(scope="module")
+def translator(folder: Path) -> LoadedModel:
+    return load(folder, "cpu")
+
+
+@pytest.fixture
+def team(folder: Path) -> Iterator[Team]:
+    with Team(folder, 2, "cpu") as team:
+        yield team
+
+
+def test_it_finds_what_one_engine_finds(translator: LoadedModel, team: Team) -> None:
+    done: list[int] = []
+    for beam in (1, 3):
+        found = translator.translate_best(TEXTS, beam, beam, progress=done.append, team=team)
+        assert found == translator.translate_best(TEXTS, beam, beam)
+    assert sum(done) == 10
+    assert list(team.search([])) == []
+
+
+def test_what_a_process_refuses_is_said_here(translator: LoadedModel, team: Team) -> None:
+    source = translator.tokenizer.encode("a dog")
+    good = translator.requests.searched(source, 5, BeamConfig(2))
+    with pytest.raises(DataError, match="max_len"):
+        list(team.search([good, replace(good, max_tokens=999)]))
+    with pytest.raises(UsageError, match="left in the middle"):
+        list(team.search([good]))
+
+
+def test_a_process_that_dies_is_told(translator: LoadedModel, team: Team) -> None:
+    source = translator.tokenizer.encode("a dog")
+    writing = translator.requests.searched(source, 5, BeamConfig(2))
+    assert len(list(team.search([writing] * 3))) == 3
+    os.kill(next(iter(team.members.values())).pid, signal.SIGKILL)
+    with pytest.raises(DataError, match="exit code -9"):
+        list(team.search([writing] * 3))
+
+
+def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path, translator: LoadedModel) -> None:
+    source = translator.tokenizer.encode("a dog")
+    with Team(tmp_path / "none", 1, "cpu") as team, pytest.raises(DataError, match="none"):
+        list(team.search([translator.requests.searched(source, 5, BeamConfig(1))]))
+
+
+def test_it_does_not_draw(translator: LoadedModel, team: Team) -> None:
+    with pytest.raises(UsageError, match="searches only"):
+        translator.translate(["a dog"], team=team, temperature=1.0)
+
+
+def test_a_team_of_nobody_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="0 workers"):
+        Team(folder, 0)
