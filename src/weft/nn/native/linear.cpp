@@ -60,15 +60,17 @@ void multiply_block(const Call& call, int64_t panel, const float* weights, int64
                     int64_t rows, int64_t begin, int64_t end) {
   const Place place(call, panel, 1);
   const int64_t pieces = (rows + ROWS - 1) / ROWS;
+  const bool is_last = end == call.weight->inputs, is_added = is_last && place.is_whole;
+  const float* bias = is_added && call.bias != nullptr ? call.bias + panel * WIDTH : nullptr;
   for (int64_t piece = 0; piece < pieces; piece++) {
     const int64_t first = row + rows * piece / pieces, last = row + rows * (piece + 1) / pieces;
     at_place(call, place, first, last - first, [&](float* y, int64_t y_stride) {
       const float* x = call.x + first * call.x_stride + begin;
       multiply_rows(last - first)(x, call.x_stride, weights, 0, end - begin, y, y_stride,
-                                  begin == 0);
+                                  begin == 0, bias);
     });
   }
-  if (end == call.weight->inputs)
+  if (is_last && !is_added)
     add_bias(call, place, call.y + row * call.y_stride + place.offset, panel, rows);
 }
 
@@ -97,7 +99,7 @@ void one_row(const Call& call, int64_t panel) {
     if (weight.bits == 8) return multiply_packed<8, PANELS>(call.x, weight, panel, y);
     if (weight.bits == 4) return multiply_packed<4, PANELS>(call.x, weight, panel, y);
     multiply<1, PANELS>(call.x, 0, floats(weight, panel, 0), weight.inputs * WIDTH, weight.inputs,
-                        y, 0, true);
+                        y, 0, true, nullptr);
   });
   add_bias(call, place, call.y + place.offset, panel, 1);
 }

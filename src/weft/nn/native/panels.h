@@ -51,10 +51,11 @@ inline void end_sums(const Vec (&sums)[R][V], float* y, int64_t y_stride) {
     UNROLL for (int v = 0; v < V; v++) store(y + row * y_stride + v * W, sums[row][v]);
 }
 
-// R rows times `PANELS` float panels that lie `panel_stride` apart.
+// R rows times `PANELS` float panels that lie `panel_stride` apart; the bias, where there is one,
+// comes last.
 template <int R, int PANELS>
 void multiply(const float* x, int64_t x_stride, const float* panel, int64_t panel_stride,
-              int64_t inputs, float* y, int64_t y_stride, bool is_first) {
+              int64_t inputs, float* y, int64_t y_stride, bool is_first, const float* bias) {
   constexpr int V = PANELS * VECTORS;
   Vec sums[R][V];
   begin_sums(sums, y, y_stride, is_first);
@@ -64,11 +65,14 @@ void multiply(const float* x, int64_t x_stride, const float* panel, int64_t pane
       w[v] = held(load(panel + v / VECTORS * panel_stride + i * WIDTH + v % VECTORS * W));
     step(sums, w, x + i, x_stride);
   }
+  if (bias != nullptr)
+    UNROLL for (int row = 0; row < R; row++)
+      UNROLL for (int v = 0; v < V; v++) sums[row][v] = sums[row][v] + load(bias + v * W);
   end_sums(sums, y, y_stride);
 }
 
 using Multiply = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t,
-                          bool);
+                          bool, const float*);
 
 template <int R = 1>
 Multiply multiply_rows(int64_t rows) {
