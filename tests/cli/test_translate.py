@@ -92,6 +92,15 @@ def test_the_best_of_a_search_come_with_line_numbers_and_scores(model, file, cap
     assert [one["translation"] for one in told["n_best"]] == [one.text for one in found[0]]
 
 
+def test_workers_change_nothing(model, file, capsys):
+    assert weft(model, file, "--beam", 2) == 0
+    alone = capsys.readouterr().out
+    assert weft(model, file, "--beam", 2, "--workers", 2) == 0
+    assert capsys.readouterr().out == alone
+    assert weft(model, file, "--workers", 2, "--temperature", 1) == 2
+    assert "drawing has one process" in capsys.readouterr().err
+
+
 def test_translations_are_drawn_with_a_temperature(model, file, capsys):
     asked = ["--temperature", 1.5, "--top-k", 20, "--seed", 3]
     assert weft(model, file, *asked) == 0

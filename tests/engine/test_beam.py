@@ -83,6 +83,36 @@ def test_requests_of_one_pass_do_not_change_each_other() -> None:
     assert [b.best() for b in together] == [b.best() for b in alone]
 
 
+def test_rules_of_one_request_do_not_reach_the_others() -> None:
+    """In logits as the engine has them, which may be written to in inference mode alone."""
+    configs = [BeamConfig(2, banned=(1, 2)), BeamConfig(1), BeamConfig(2, first=3), BeamConfig(1)]
+    alone = [search(config, 4, seed) for seed, config in enumerate(configs)]
+    together = [Beams(config, 4, END) for config in configs]
+    seeds = dict(zip(map(id, together), range(4), strict=True))
+    while running := [beams for beams in together if not beams.is_done]:
+        with torch.inference_mode():
+            rows = [logits_after(h, seeds[id(b)]) for b in running for h in b.histories]
+            logits = torch.stack(rows)
+        advance_all(running, logits)
+    assert [b.best() for b in together] == [b.best() for b in alone]
+    assert not {1, 2} & set(together[0].best()[0].ids) and together[2].best()[0].ids[0] == 3
+
+
+@pytest.mark.parametrize("end_id", [END, None])
+def test_a_single_beam_goes_as_the_general_rule_has_it(end_id: int | None) -> None:
+    for seed in range(20):
+        quick, general = Beams(BeamConfig(1), 5, end_id), Beams(BeamConfig(1), 5, end_id)
+        while not quick.is_done:
+            logp_V = logits_after(quick.histories[0], seed).double().log_softmax(-1)
+            if end_id is not None and quick.length == quick.limit:
+                logp_V = torch.where(torch.arange(V) == END, logp_V, -math.inf)
+            best = logp_V.topk(2)
+            totals = [general.scores[0] + float(logp) for logp in best.values]
+            candidates = zip(totals, (0, 0), best.indices.tolist(), strict=True)
+            assert quick.go_alone(totals[0], int(best.indices[0])) == general.advance(candidates)
+        assert general.is_done and quick.found == general.found and len(quick.found) == 1
+
+
 def test_parents_are_places_of_the_beams_before() -> None:
     beams = Beams(BeamConfig(2), 4, END)
     logits = torch.tensor([[-9.0, 3.0, 2.9, 0.0, 0.0]])

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
 
-from tests.engine.asking import generate
+from tests.engine.asking import SMALL, generate
 from tests.engine.tiny import tiny
+from weft.engine.engine import Engine
+from weft.engine.writing import Writing
 from weft.models.build import Model
 from weft.models.stack import Stack
 from weft.nn import compiled
@@ -244,3 +246,62 @@ def test_a_copy_has_a_call_of_its_own() -> None:
         with torch.no_grad():
             change_norm(other)
         assert same(before, vectors(model, by_modules=False))
+
+
+def engine_of(model: Model) -> Engine:
+    return Engine(model, config=SMALL)
+
+
+def run(engine: Engine, prompt: list[int]) -> list[int]:
+    """Greedy tokens behind a prompt."""
+    name, tokens = engine.submit(Writing(tuple(prompt), 6)), list[int]()
+    while not engine.is_idle:
+        tokens += [token for one in engine.step() if one.request_id == name for token in one.tokens]
+    return tokens
+
+
+def read(engine: Engine, text: list[int]) -> Tensor:
+    engine.submit_text(text)
+    (update,) = engine.step()
+    assert update.vectors_TD is not None
+    return update.vectors_TD
+
+
+def test_the_pages_of_an_engine_that_is_gone_are_neither_kept_nor_written() -> None:
+    model = tiny("decoder", **KNOWN["llama"]).model
+    first, second = engine_of(model), engine_of(model)
+    expected = read(second, PROMPTS[1])
+    written, store = run(first, PROMPTS[1]), weakref.ref(first.runner.store)
+    del first
+    gc.collect()
+    assert store() is None
+    assert read(second, PROMPTS[1]).equal(expected)
+    assert run(second, PROMPTS[1]) == written
+
+
+@pytest.mark.parametrize("name", ["window and all", "llama"])
+def test_engines_that_take_turns_have_their_own_pages(name: str) -> None:
+    pattern = {"kind": "window", "window": 3, "full_every": 2}
+    mixed = {"attention": {**GQA, "pattern": pattern}, "position": {"kind": "rotary"}}
+    changes = KNOWN["llama"] if name == "llama" else {"num_layers": 4, **mixed}
+    model = tiny("decoder", **changes).model
+    expected = [run(engine_of(model), prompt) for prompt in PROMPTS]
+    engines = [engine_of(model) for _ in PROMPTS]
+    for engine, prompt in zip(engines, PROMPTS, strict=True):
+        engine.submit(Writing(tuple(prompt), 6))
+    outputs = [list[int]() for _ in engines]
+    while any(not engine.is_idle for engine in engines):
+        for engine, output in zip(engines, outputs, strict=True):
+            output += [token for one in engine.step() for token in one.tokens]
+    assert outputs == expected
+
+
+def test_positions_beyond_the_first_table_are_turned_as_the_modules_turn_them() -> None:
+    model = tiny("decoder", max_len=400, **KNOWN["llama"]).model
+    prompt = [5 + i % 30 for i in range(300)]
+    together = read(engine_of(model), prompt)
+    hooks = [b.feedforward.register_forward_hook(lambda *call: None) for b in blocks(model)]
+    by_modules = read(engine_of(model), prompt)
+    for hook in hooks:
+        hook.remove()
+    assert together.equal(by_modules)

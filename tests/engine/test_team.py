@@ -48,7 +48,7 @@ def test_it_finds_what_one_engine_finds(translator: LoadedModel, team: Team) -> 
 def test_what_a_process_refuses_is_said_here(translator: LoadedModel, team: Team) -> None:
     source = translator.tokenizer.encode("a dog")
     good = translator.requests.searched(source, 5, BeamConfig(2))
-    with pytest.raises(DataError, match="max_len"):
+    with pytest.raises(UsageError, match="max_len"):
         list(team.search([good, replace(good, max_tokens=999)]))
     with pytest.raises(UsageError, match="left in the middle"):
         list(team.search([good]))
@@ -61,12 +61,32 @@ def test_a_process_that_dies_is_told(translator: LoadedModel, team: Team) -> Non
     os.kill(next(iter(team.members.values())).pid, signal.SIGKILL)
     with pytest.raises(DataError, match="exit code -9"):
         list(team.search([writing] * 3))
+    team.close()
+    with pytest.raises(UsageError, match="is closed"):
+        list(team.search([writing]))
 
 
-def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path, translator: LoadedModel) -> None:
+def test_a_search_that_nobody_follows_is_ended_by_force(
+    translator: LoadedModel, team: Team
+) -> None:
     source = translator.tokenizer.encode("a dog")
-    with Team(tmp_path / "none", 1, "cpu") as team, pytest.raises(DataError, match="none"):
-        list(team.search([translator.requests.searched(source, 5, BeamConfig(1))]))
+    writing = translator.requests.searched(source, 20, BeamConfig(4))
+    next(team.search([writing] * 2000))
+    processes = list(team.members.values())
+    team.close()
+    assert all(process.exitcode is not None for process in processes)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_model_that_cannot_be_loaded_is_told(
+    is_late: bool, tmp_path: Path, translator: LoadedModel
+) -> None:
+    source = translator.tokenizer.encode("a dog")
+    with Team(tmp_path / "none", 1, "cpu") as team:
+        if is_late:  # it has said so, and gone, before it is asked
+            next(iter(team.members.values())).join()
+        with pytest.raises((DataError, UsageError), match="none"):
+            list(team.search([translator.requests.searched(source, 5, BeamConfig(1))]))
 
 
 def test_it_does_not_draw(translator: LoadedModel, team: Team) -> None:

@@ -12,7 +12,7 @@ from weft.nn.native import packed
 from weft.nn.native.packed import pack
 from weft.nn.product import linear
 
-SHAPES = [(7, 5), (33, 40), (320, 17), (641, 48), (1, 1), (64, 100)]
+SHAPES = [(7, 5), (33, 40), (320, 17), (641, 48), (800, 21), (1, 1), (64, 100)]
 
 
 @pytest.fixture(params=["native", "torch"])

@@ -100,10 +100,29 @@ def test_the_compiled_agreement_is_the_references() -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("target", [-1, 17])
+def test_a_target_that_is_no_word_is_refused(target: int) -> None:
+    hidden, weight, _, targets = (x.detach() for x in draw(N=4))
+    targets = torch.tensor([target, 1, target, 1])
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        token_loss(hidden.float(), weight.float(), None, targets, LossRule(0.1, rdrop=1.0))
+
+
+def test_two_passes_have_the_same_targets_of_any_kind_of_number() -> None:
+    hidden, weight, _, targets = (x.detach() for x in draw(N=4))
+    hidden, weight, rule = hidden.float(), weight.float(), LossRule(0.1, rdrop=1.0)
+    both = torch.cat((targets[:2], targets[:2]))
+    loss = token_loss(hidden, weight, None, both, rule)
+    assert loss == token_loss(hidden, weight, None, both.int(), rule)
+    with pytest.raises(AssertionError, match="unlike targets"):
+        token_loss(hidden, weight, None, torch.tensor([1, 2, 1, 3]), rule)
+
+
 @pytest.mark.parametrize("rule", [LossRule(), LossRule(0.0, rdrop=1.0)], ids=["one", "two"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_loss_of_nan_stays_nan(rule: LossRule, dtype: torch.dtype) -> None:
     hidden, weight, _, targets = (x.detach() for x in draw(N=12))
     hidden, weight = hidden.to(dtype), weight.to(dtype)
     hidden[2, 1] = torch.nan
+    targets = torch.cat((targets[:6], targets[:6]))
     assert token_loss(hidden, weight, None, targets, rule).isnan()

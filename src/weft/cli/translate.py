@@ -56,7 +56,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         max=256,
-        help="Processes that translate at once; each loads the model. For long files.",
+        help="Processes that translate at once; each has the model and a cache.",
     ),
 ]
 Json = Annotated[

@@ -34,15 +34,14 @@ from weft.engine.lines import LineMaker
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory import make_memory
 from weft.engine.past import Past
-from weft.engine.ranking import advance_all
 from weft.engine.runner import Results, Runner
 from weft.engine.saving import Carried, cache_key, load_cache, save_cache
-from weft.engine.schedule.plan import Chunk, Plan
+from weft.engine.schedule.plan import Plan
 from weft.engine.schedule.request import Request, Sequence
 from weft.engine.schedule.scheduler import Scheduler
 from weft.engine.settings import EngineConfig
 from weft.engine.statistics import EngineStatistics, engine_statistics
-from weft.engine.step import Outcome, choose_all, publish_beams
+from weft.engine.step import choose_tokens
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update, Writing
 from weft.models.build import Model
@@ -157,7 +156,7 @@ class Engine:
             for chunk, rows in zip(plan.chunks, results.rows, strict=True)
             if chunk.num_samples
         ]
-        outcome = self.choose(sampled, results, updates)
+        outcome = choose_tokens(sampled, results.logits_NV, self.lines, self.beams, updates)
         self.scheduler.commit(plan, outcome.grown, outcome.branched)
         for key in outcome.ended:
             self.scheduler.finish(*key)
@@ -184,27 +183,6 @@ class Engine:
         names = [chunk.request.id for chunk in plan.chunks]
         for name in {*names, *(embedding.request.id for embedding in plan.embeddings)}:
             self.cancel(name)
-
-    def choose(
-        self, sampled: list[tuple[Chunk, slice]], results: Results, updates: list[Update]
-    ) -> Outcome:
-        """Tokens of lines and beams, from the rows of the logits that belong to them."""
-        if results.logits_NV is None:
-            return Outcome()
-        written = [pair for pair in sampled if pair[0].request.id in self.lines]
-        searched = [pair for pair in sampled if pair[0].request.id in self.beams]
-        outcome = choose_all(written, self.lines, results.logits_NV, updates)
-        if searched:
-            rows = [row for _, part in searched for row in range(part.start, part.stop)]
-            names = list(dict.fromkeys(chunk.request.id for chunk, _ in searched))
-            beams = [self.beams[name] for name in names]
-            logits_NV = results.logits_NV
-            # usually all of them: then nothing is copied
-            parents = advance_all(
-                beams, logits_NV if len(rows) == len(logits_NV) else logits_NV[rows]
-            )
-            outcome.branched |= publish_beams(names, beams, parents, updates)
-        return outcome
 
     def drafts_of(self, request: Request, sequence: Sequence) -> list[int]:
         """Guesses at what follows in one sequence; the scheduler cuts what it has no room for."""
@@ -271,12 +249,6 @@ class Engine:
     def load_cache(self, path: str | Path) -> Carried:
         """Begin with what an engine of the same model and settings has saved; as much as fits, used
         last before used first. A DataError, and still an empty cache, for any other file."""
-        held = self.memory.pool.num_usable - self.memory.pool.num_free
-        if held:
-            raise UsageError(
-                f"the cache holds {held} pages already: a file can only be loaded into an empty "
-                "one. Load it before the first request."
-            )
         return load_cache(Path(path), self.cache_key, self.memory, self.runner.need_store())
 
     @cached_property

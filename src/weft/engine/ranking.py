@@ -2,7 +2,7 @@
 
 At one token a beam the arithmetic of a small model takes less time than a Python loop over its
 beams would: so one call finds the best tokens of all rows, and one sort ranks all searches that are
-as wide.
+as wide and have as many beams.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from weft.engine.beam import Beams, Candidate
 from weft.nn.native.best import best_of, log_sums
 
 
+@torch.inference_mode()
 def advance_all(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]:
     """One step of many requests: the rows of logits are the beams of the first, then of the second
     and so on; they may be written over. For each request the parents of its new beams."""
@@ -59,12 +61,12 @@ def best_tokens(
         else:
             logits_NV[np.ix_(rows, banned)] = -inf
     best_NK, ids_NK = (found.cpu().numpy() for found in best_of(logits_NV, count))
-    logp_NK = best_NK.astype(np.float64) - sums_N.cpu().numpy()[:, None]
+    logp_NK = best_NK.astype(np.float64) - sums_N.numpy()[:, None]
     for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
         if search.must_write is not None:
-            logp_W = logits_NV[begin:end, search.must_write].double() - sums_N[begin:end]
+            logp_W = logits_NV[begin:end, search.must_write].cpu().double() - sums_N[begin:end]
             logp_NK[begin:end], ids_NK[begin:end, 0] = -inf, search.must_write
-            logp_NK[begin:end, 0] = 0.0 if search.length == 0 else logp_W.cpu().numpy()
+            logp_NK[begin:end, 0] = 0.0 if search.length == 0 else logp_W.numpy()
     return logp_NK, ids_NK
 
 

@@ -29,7 +29,7 @@ from weft.cache.prefix import Exported, NoPrefixCache
 from weft.cache.saved import Contents, SavedSource, contents_of, restore
 from weft.cache.store import PageStore
 from weft.checkpoint.atomic import new_file
-from weft.core.errors import DataError
+from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
 from weft.nn.native.build import library_path
 from weft.nn.native.library import native
@@ -141,6 +141,12 @@ def unpacked_index(index: Tensor) -> Contents:
 def load_cache(path: Path, key: Key, memory: Memory, store: PageStore) -> Carried:
     """Hold what a file holds, as far as the pool has room. A DataError, and nothing changed, for a
     file that is damaged or belongs to another model or other settings."""
+    num_held = memory.pool.num_usable - memory.pool.num_free
+    if num_held:
+        raise UsageError(
+            f"the cache holds {num_held} pages already: a file can only be loaded into an empty "
+            "one. Load it before the first request."
+        )
     tensors = read_file(path, key)
     held = unpacked_index(tensors[INDEX])
     if isinstance(memory.prefix, NoPrefixCache):

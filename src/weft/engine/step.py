@@ -16,6 +16,7 @@ from weft.core.errors import UsageError
 from weft.engine.beam import Beams
 from weft.engine.drafts import accept
 from weft.engine.logprobs import TokenLogprob, token_logprob
+from weft.engine.ranking import advance_all
 from weft.engine.schedule.plan import Branched, Chunk, Grown, Key
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update
@@ -58,6 +59,30 @@ class Place:
     first: int
     """Its first row of the logits; the others follow."""
     rows: list[Row]
+
+
+def choose_tokens(
+    sampled: Sequence[tuple[Chunk, slice]],
+    logits_NV: Tensor | None,
+    lines: Lines,
+    beams: Mapping[str, Beams],
+    updates: list[Update],
+) -> Outcome:
+    """Tokens of lines and beams, from the rows of the logits that belong to them."""
+    if logits_NV is None:
+        return Outcome()
+    written = [pair for pair in sampled if pair[0].request.id in lines]
+    searched = [pair for pair in sampled if pair[0].request.id in beams]
+    outcome = choose_all(written, lines, logits_NV, updates)
+    if searched:
+        rows = [row for _, part in searched for row in range(part.start, part.stop)]
+        names = list(dict.fromkeys(chunk.request.id for chunk, _ in searched))
+        searches = [beams[name] for name in names]
+        # usually all of them: then nothing is copied
+        logits_NV = logits_NV if len(rows) == len(logits_NV) else logits_NV[rows]
+        parents = advance_all(searches, logits_NV)
+        outcome.branched |= publish_beams(names, searches, parents, updates)
+    return outcome
 
 
 def choose_all(

@@ -5,7 +5,8 @@
 
 For small models, whose step takes as long in Python as in arithmetic: one engine leaves the other
 cores waiting then, threads would wait for each other's Python, and processes do not. Each loads the
-model, so a team pays for long files. What is found is the same to the last bit.
+model and has a cache of its own, so a team pays for long files. What is found is the same to the
+last bit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import signal
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -24,6 +27,7 @@ import torch
 
 from weft.core.errors import DataError, UsageError, WeftError
 from weft.engine.beam import Hypothesis
+from weft.engine.desk import Desk
 from weft.engine.load import load
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import Writing
@@ -40,6 +44,13 @@ class Failed:
     """Why a process could not do what it was told."""
 
     why: str
+    is_usage: bool
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        is_told = isinstance(error, WeftError)
+        why = str(error) if is_told else f"a worker failed with {type(error).__name__}: {error}"
+        return cls(why, isinstance(error, UsageError))
 
 
 @dataclass(frozen=True)
@@ -52,27 +63,8 @@ class Share:
     threads: int
 
 
-def work(connection: Connection, share: Share) -> None:
-    """The life of a process: lists of writings in, then each result, then None. It ends with the
-    connection; Ctrl-C is its parent's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(share.threads)
-    try:
-        desk = load(share.model, share.device, engine=share.engine).desk
-        gc.collect()
-        gc.freeze()  # the model stays: no collection of garbage needs to look at it again
-        while True:
-            writings = connection.recv()
-            try:
-                for found in desk.search(writings):
-                    connection.send(found)
-                connection.send(None)
-            except WeftError as error:
-                connection.send(Failed(str(error)))
-    except (EOFError, OSError):  # nobody is there any more
-        return
-    except WeftError as error:  # it could not be loaded
-        connection.send(Failed(str(error)))
+class GoneError(Exception):
+    """Nobody is at the other end any more."""
 
 
 class Team:
@@ -85,26 +77,26 @@ class Team:
         device: str = "auto",
         engine: EngineConfig | None = None,
     ) -> None:
+        """`engine`: of each process, its cache included."""
         if size < 1:
             raise UsageError(f"the team has {size} workers: it needs at least 1. Use 1 or more.")
         threads = max(1, torch.get_num_threads() // size)
-        engine = engine or EngineConfig()
-        part = engine.model_copy(update={"cache_gib": engine.cache_gib / size})
-        share = Share(model, device, part, threads)
+        share = Share(model, device, engine or EngineConfig(), threads)
         context: Any = multiprocessing.get_context("spawn")
         self.members: dict[Connection, Any] = {}
         self.is_idle = True
         for _ in range(size):
             ours, theirs = context.Pipe()
             process = context.Process(target=work, args=(theirs, share), daemon=True)
-            process.start()
+            start(process)
             theirs.close()  # so that its end is seen when the process dies
             self.members[ours] = process
 
     def search(self, writings: Sequence[Writing]) -> Iterator[Found]:
         """The results of all requests, as they come."""
-        if not self.is_idle:
-            raise UsageError("the team was left in the middle of a search. Make another one.")
+        if not self.members or not self.is_idle:
+            state = "was left in the middle of a search" if self.members else "is closed"
+            raise UsageError(f"the team {state}. Make another one.")
         self.is_idle = False
         # long sources to each in turn: all have about the same to do
         order = sorted(range(len(writings)), key=lambda place: -len(writings[place].source or ()))
@@ -125,7 +117,8 @@ class Team:
         try:
             member.send(writings)
         except OSError:
-            raise self.lost(member) from None
+            while True:  # it may have said why before it went
+                self.hear(member)
 
     def hear(self, member: Connection) -> Found | None:
         """The next that a process says; its error is raised here."""
@@ -134,25 +127,28 @@ class Team:
         except (EOFError, OSError):
             raise self.lost(member) from None
         if isinstance(told, Failed):
-            raise DataError(told.why)
+            raise UsageError(told.why) if told.is_usage else DataError(told.why)
         return told
 
     def lost(self, member: Connection) -> DataError:
         process = self.members[member]
         process.join(PATIENCE)
+        code = process.exitcode
+        hint = "Its memory may not have sufficed: use" if code == -signal.SIGKILL else "Use"
         return DataError(
-            f"a worker process ended with exit code {process.exitcode}: its memory may not have "
-            f"sufficed for {len(self.members)} of them. Use fewer workers."
+            f"one of {len(self.members)} workers ended with exit code {code}. {hint} fewer of them."
         )
 
     def close(self) -> None:
         """All processes end; by force those that are in the middle of something."""
-        for member, process in self.members.items():
+        for member in self.members:
             member.close()
+        for process in self.members.values():
             process.join(PATIENCE if self.is_idle else 0)
             if process.exitcode is None:
                 process.kill()
                 process.join()
+        self.members = {}
 
     def __enter__(self) -> Team:
         return self
@@ -164,3 +160,54 @@ class Team:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def start(process: Any) -> None:
+    """Ctrl-C is the parent's business: who is started while it is ignored ignores it."""
+    if threading.current_thread() is not threading.main_thread():
+        process.start()
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def work(connection: Connection, share: Share) -> None:
+    """The life of a process: lists of writings in, then each result, then None. It ends with the
+    connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(share.threads)
+    with suppress(GoneError):
+        try:
+            desk = load(share.model, share.device, engine=share.engine).desk
+        except Exception as error:
+            return say(connection, Failed.of(error))
+        gc.collect()
+        gc.freeze()  # the model stays: no collection of garbage needs to look at it again
+        while True:
+            search(desk, connection)
+
+
+def search(desk: Desk, connection: Connection) -> None:
+    """One list of writings."""
+    try:
+        writings = connection.recv()
+    except (EOFError, OSError):
+        raise GoneError from None
+    try:
+        for found in desk.search(writings):
+            say(connection, found)
+        say(connection, None)
+    except GoneError:
+        raise
+    except Exception as error:
+        say(connection, Failed.of(error))
+
+
+def say(connection: Connection, told: Found | Failed | None) -> None:
+    try:
+        connection.send(told)
+    except OSError:
+        raise GoneError from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -39,14 +40,19 @@ class Calls:
     """One layer of each group that shares mask, positions and layouts."""
 
     def is_for(self, cache: Any) -> bool:
-        return self.storage is not None and self.storage() is cache.storage
+        storage = None if self.storage is None else self.storage()
+        return storage is not None and storage is storage_of(cache)
 
     @classmethod
-    def of(cls, layers: Sequence[LayerStruct], attentions: Attentions, cache: Any) -> Calls:
+    def of(cls, layers: Sequence[LayerStruct], attentions: Attentions, cache: Any) -> Calls | None:
+        """None where the cache has no pages for a layer to read."""
         structs, groups = (LayerAtStruct * len(layers))(), dict[Any, int]()
         members: list[tuple[Attention, Attention | None]] = []
         for struct, layer, (own, cross) in zip(structs, layers, attentions, strict=True):
-            key = own.is_full, *map(id, layouts_of(cache, own, cross))
+            layouts = layouts_of(cache, own, cross)
+            if layouts[0] is None:
+                return None
+            key = own.is_full, *map(id, layouts)
             if key not in groups:
                 groups[key] = len(groups)
                 members.append((own, cross))
@@ -56,26 +62,25 @@ class Calls:
             if cross is not None:
                 rows = source_of(cache, cross)
                 struct.cross_k, struct.cross_v = rows["k"].data_ptr(), rows["v"].data_ptr()
-        storage = None if cache.storage is None else weakref.ref(cache.storage)
-        return cls(storage, structs, members)
+        storage = storage_of(cache)
+        return cls(None if storage is None else weakref.ref(storage), structs, members)
 
 
 class Read:
-    """Blocks as they were read. What a thread has taken from it never changes, so that it can go on
-    while another one reads them anew."""
+    """Blocks as they were read. A thread can go on with it while another one reads them anew:
+    nothing of it changes but `last_calls`, which is exchanged as a whole."""
 
     def __init__(self, blocks: Sequence[Any]) -> None:
         self.watch, reader = Watch(blocks), BlockReader()
-        try:
-            self.layers = [reader.read(block) for block in blocks]
-        except NotCompiledError:
-            self.layers = []
+        self.layers: list[LayerStruct] = []
         """None of them where the library does not know all blocks."""
+        with suppress(NotCompiledError):
+            self.layers = [reader.read(block) for block in blocks]
         self.attentions: Attentions = [(block.attention, block.cross) for block in blocks]
         self.size = LayerSize.of(self.layers) if self.layers else LayerSize(0, 0)
         self.last_calls: Calls | None = None
 
-    def calls(self, cache: Any) -> Calls:
+    def calls(self, cache: Any) -> Calls | None:
         found = self.last_calls
         if found is None or not found.is_for(cache):
             found = self.last_calls = Calls.of(self.layers, self.attentions, cache)
@@ -110,6 +115,8 @@ class Compiled:
 def run_layers(library: Native, read: Read, passes: Passes, x_1ND: Tensor) -> Tensor | None:
     """All layers; None where a pass asks for what the library does not know."""
     calls, given = read.calls(passes[0].cache), []
+    if calls is None:
+        return None
     for own, cross in calls.groups:
         of_pass = CompiledPass.of(passes[own.is_full], own.is_full, x_1ND.shape[1])
         struct = of_pass.struct(own, cross, read.size)
@@ -123,6 +130,11 @@ def run_layers(library: Native, read: Read, passes: Passes, x_1ND: Tensor) -> Te
         *(x.data_ptr() for x in (x_1ND, y_1ND, other_1ND)),
     )
     return y_1ND
+
+
+def storage_of(cache: Any) -> Any:
+    """What holds a cache's pages for longer than a pass; None: nothing does."""
+    return getattr(cache, "storage", None)
 
 
 Attentions = Sequence[tuple[Attention, Attention | None]]

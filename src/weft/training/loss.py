@@ -33,8 +33,8 @@ class LossRule(NamedTuple):
 
     smoothing: float = 0.0
     rdrop: float = 0.0
-    """Weight of the agreement between two passes; the rows of hidden are then pass 1, pass 2, in
-    two halves."""
+    """Weight of the agreement between two passes; hidden and targets then have two halves, pass 1
+    and pass 2, with the same targets."""
 
 
 def token_loss(
@@ -90,11 +90,11 @@ class Walk:
     ) -> None:
         self.hidden_ND, self.weight_VD, self.bias_V = hidden_ND, weight_VD, bias_V
         self.targets_N, self.rule = targets_N, rule
-        self.mean_word_D = weight_VD.mean(0)
         passes = 2 if rule.rdrop else 1
         self.size = max(1, SLICE_NUMBERS // (len(weight_VD) * passes))
-        # one room for the logits of every slice: fresh memory costs a third of the product
-        self.room = weight_VD.new_empty(min(self.size, len(hidden_ND)) * len(weight_VD))
+        if rule.rdrop:
+            half = len(targets_N) // 2
+            assert targets_N[:half].equal(targets_N[half:]), "two passes with unlike targets"
         self.d_hidden_ND = torch.empty_like(hidden_ND)
         self.d_weight_VD = torch.zeros_like(weight_VD)
         self.d_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
@@ -143,6 +143,16 @@ class Walk:
         if wants_gradient:
             self.add_plain_gradient(exp_NV, 1 / sums_N1, rows)
         return (lse_N - (1 - smoothing) * picked_N - smoothing * means_N).sum()
+
+    @cached_property
+    def mean_word_D(self) -> Tensor:
+        return self.weight_VD.mean(0)
+
+    @cached_property
+    def room(self) -> Tensor:
+        """For the logits of every slice of one pass: fresh memory costs a third of the product."""
+        rows = min(self.size, len(self.hidden_ND))
+        return self.weight_VD.new_empty(rows * len(self.weight_VD))
 
     @cached_property
     def is_tame(self) -> bool:

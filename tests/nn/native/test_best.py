@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from weft.nn.native import best as module
 from weft.nn.native.best import best_of, log_sums
 
 
@@ -36,12 +37,34 @@ def test_of_equal_numbers_the_first_is_the_better() -> None:
         assert best_of(torch.zeros(1, 30), 4)[1].tolist() == [[0, 1, 2, 3]]
 
 
+def test_without_the_library_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(3, 40_000, generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        sums, (best, ids) = log_sums(logits), best_of(logits, 6)
+        monkeypatch.setattr(module, "native", lambda: None)
+        torch.testing.assert_close(log_sums(logits), sums, rtol=1e-6, atol=1e-6)
+        assert [float(log_sums(row[None])) for row in logits] == log_sums(logits).tolist()
+        for ours, theirs in zip(best_of(logits, 6), (best, ids), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_a_default_of_another_precision_changes_nothing() -> None:
+    logits = torch.tensor([[1.0, 5.0, 3.0]], dtype=torch.float32)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode():
+            assert best_of(logits, 2)[0].tolist() == [[5.0, 3.0]]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_nothing_and_no_number() -> None:
     nothing, nan = torch.full((1, 20), -torch.inf), torch.zeros(1, 20)
     nan[0, 3] = torch.nan
     with torch.inference_mode():
         assert log_sums(nothing).tolist() == [-torch.inf]
         assert log_sums(nan).isnan().all()
+        assert log_sums(torch.full((1, 3), torch.nan)).isnan().all()
         nothing[0, 7] = 1.0
         best, ids = best_of(nothing, 3)
     assert best.tolist() == [[1.0, -torch.inf, -torch.inf]] and ids[0, 0] == 7

@@ -30,7 +30,7 @@ NUM_TRIED = 256
 
 
 class System:
-    """One engine. `engine` holds settings of EngineConfig."""
+    """One engine, and a team for translations. `engine` holds settings of EngineConfig."""
 
     version = __version__
 

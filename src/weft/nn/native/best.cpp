@@ -35,8 +35,7 @@ double log_sum(const float* row, int64_t size) {
     best[chain] = larger(best[chain], value);
   });
   const Vec most = larger(larger(best[0], best[1]), larger(best[2], best[3]));
-  const float peak = largest_lane(most);
-  if (peak == NOTHING) return NOTHING;
+  const float largest = largest_lane(most), peak = largest == NOTHING ? 0.0f : largest;
   each_vector(row, size,
               [&](int64_t i, Vec value) { sums[i / W % CHAINS] += exp_of(value - peak); });
   const float sum = sum_of_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));

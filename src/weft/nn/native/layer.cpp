@@ -17,7 +17,7 @@ namespace {
 
 enum Placement : int64_t { BEFORE, AFTER, BOTH };
 
-// A product; mirrors ProductStruct of layer.py, as the others do theirs.
+// A product; mirrors ProductStruct of structs.py, as the others do theirs.
 struct Product {
   const Packed* weight;
   const float* bias;
@@ -70,7 +70,7 @@ struct LayerAt {
   int64_t group;  // of layers that share a LayerPass
 };
 
-// Memory between the parts, cut from the scratch; layer.py says how much there must be.
+// Memory between the parts, cut from the scratch; compiled_pass.py says how much there must be.
 struct Between {
   Between(const Layer& layer, const LayerPass& pass) {
     const int64_t N = pass.rows, heads = std::max(layer.own.heads, layer.cross.heads);

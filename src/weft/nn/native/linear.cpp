@@ -55,7 +55,8 @@ void at_place(const Call& call, const Place& place, int64_t row, int64_t rows, C
     std::memcpy(y + r * call.y_stride + place.begin, copy + r * stride + place.begin, bytes);
 }
 
-// All rows of a block times one panel's inputs begin..end, in pieces of at most ROWS rows.
+// All rows of a block times one panel's inputs begin..end, in pieces of at most ROWS rows. The bias
+// of a whole panel is added while the sums are in registers.
 void multiply_block(const Call& call, int64_t panel, const float* weights, int64_t row,
                     int64_t rows, int64_t begin, int64_t end) {
   const Place place(call, panel, 1);

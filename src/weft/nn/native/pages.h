@@ -14,7 +14,7 @@ struct Strides {
   int64_t page, row, head;
 };
 
-// Mirrors PagedStruct of library.py.
+// Mirrors PagedStruct of structs.py.
 struct PagedCall {
   const float *q, *k, *v, *bias;
   float *out, *lse;

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// Mirrors PackedStruct of library.py.
+// Mirrors PackedStruct of structs.py.
 struct Packed {
   int64_t bits;  // 32: float; 8: scale * (q - 128); 4: scale * q + minimum; q from 0 on
   int64_t inputs, outputs;

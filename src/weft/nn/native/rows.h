@@ -23,7 +23,7 @@ struct LinearCall {
 };
 void linear_rows(const LinearCall& call, int64_t threads);
 
-// Mirrors NormStruct of library.py.
+// Mirrors NormStruct of structs.py.
 struct Norm {
   const float *weight, *bias;  // null: 1 and 0
   int64_t is_centred;          // layernorm; else rmsnorm
