@@ -13,12 +13,14 @@ import pytest
 
 from weft.cache.events import EventLog, Replayed, replay
 from weft.core.errors import DataError
+from weft.engine import engine as engine_module
 from weft.engine.beam import BeamConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
 from weft.engine.schedule.audit import audit, filled_rows, holders
 from weft.engine.settings import EngineConfig
+from weft.engine.step import choose_tokens
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.sampling.settings import SamplingConfig
@@ -103,7 +105,7 @@ class Fire:
             if chance < 0.05:
                 patch.setattr(self.engine.runner, "run", self.failing(self.engine.runner.run))
             elif chance < 0.08:
-                patch.setattr(self.engine, "choose", self.failing(self.engine.choose))
+                patch.setattr(engine_module, "choose_tokens", self.failing(choose_tokens))
             known = set(self.engine.scheduler.state.jobs)
             try:
                 for update in self.engine.step():
@@ -201,7 +203,7 @@ def test_a_step_that_fails_behind_its_pass_takes_its_requests_along_and_nobody_w
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "choose", fail)
+        patch.setattr(engine_module, "choose_tokens", fail)
         with pytest.raises(KeyboardInterrupt):
             desk.step()
     assert engine.is_idle and engine.memory.pool.num_free == engine.memory.pool.num_usable
