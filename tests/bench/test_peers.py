@@ -14,6 +14,7 @@ from tests.bench.shapes import MARIAN, own_cache
 from tests.engine import plain
 from tests.engine.tiny import tiny, tiny_folder
 from weft.bench import turns
+from weft.bench.peers import peer as peer_module
 from weft.bench.peers.forms import in_form
 from weft.bench.peers.install import (
     RECIPES,
@@ -42,6 +43,9 @@ class System:
         if new_tokens == 99:
             raise ValueError("99 is\\n too many.")
         return [[self.calls] * new_tokens for _ in prompts]
+    def sleep(self):
+        import time
+        time.sleep(60)
     def leave(self, code):
         sys.stderr.write("no such instruction.\\n\\n")
         sys.stderr.flush()
@@ -81,6 +85,13 @@ def test_a_death_is_told_with_the_last_words(noisy: Peer, code: int, how: str) -
             f"noisy ended with {how}; the last it said was: no such instruction. "
             "Its rows are absent."
         )
+
+
+def test_one_that_hangs_is_ended(noisy: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "LIMIT", 0.2)
+    with pytest.raises(PeerError, match="noisy gave no answer within 0.2 s"):
+        noisy.ask("sleep")
+    assert noisy.process.wait() == -9
 
 
 def test_a_child_ends_with_its_peer(noisy: Peer) -> None:

@@ -14,6 +14,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,8 @@ from weft.core.errors import WeftError
 CHILD = Path(__file__).with_name("child.py")
 PATIENCE = 20.0
 """Seconds that a child has for ending by itself."""
+LIMIT = 1800.0
+"""Seconds that a child has for one answer."""
 
 
 class PeerError(WeftError):
@@ -63,7 +66,17 @@ class Peer:
         with suppress(BrokenPipeError):  # it has died: reading says so
             self.process.stdin.write(json.dumps({"do": do, **settings}) + "\n")
             self.process.stdin.flush()
-        line = self.process.stdout.readline()
+        # one that hangs is ended, so that the others' rows are not lost
+        timer = Timer(LIMIT, self.process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            line = self.process.stdout.readline()
+            is_late = not timer.is_alive()
+        finally:
+            timer.cancel()
+        if not line and is_late:
+            raise PeerError(f"{self.name} gave no answer within {LIMIT:g} s. Its rows are absent.")
         if not line:
             raise PeerError(f"{self.name} {self.how_it_died()} Its rows are absent.")
         answer = json.loads(line)
