@@ -34,6 +34,7 @@ from weft.cli.options import (
     say_without_effect,
 )
 from weft.cli.output import print_json, say
+from weft.core.garbage import keep_what_is_loaded
 
 if TYPE_CHECKING:
     from weft.engine.answers import Answer
@@ -96,6 +97,7 @@ def command(
     say_without_effect(sampling)
     check_model(model, "chat", max_tokens)
     writer = load(model, device, engine=engine)
+    keep_what_is_loaded()
     assert writer.requests.template, "a model without a template was not refused"
     messages = [] if system is None else [{"role": "system", "content": system}]
     with kept(writer, keep):

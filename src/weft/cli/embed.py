@@ -9,6 +9,7 @@ import typer
 from weft.cli.options import BatchTokens, Device, File, Model
 from weft.cli.output import print_json, progress
 from weft.cli.translate import CHUNK, chunks, say_cut
+from weft.core.garbage import keep_what_is_loaded
 
 
 def command(
@@ -30,6 +31,7 @@ def command(
     from weft.text.corpus import read_lines
 
     reader = load(model, device, engine=EngineConfig.of_batches(batch_tokens))
+    keep_what_is_loaded()
     reader.tokenizer.report.was_said = True  # below, with the counts of all lines
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
         with progress("embedding", len(lines)) as step:

@@ -11,6 +11,7 @@ from weft.cli.options import BatchTokens, Cache, Device, Model, PrefixCache, eng
 from weft.cli.output import print_json, print_table, progress
 from weft.cli.translate import Beam, LengthPenalty, MaxTokens, one_line, say_cut
 from weft.core.errors import DataError, UsageError
+from weft.core.garbage import keep_what_is_loaded
 
 if TYPE_CHECKING:
     from weft.engine.model import LoadedModel
@@ -79,6 +80,7 @@ def command(
     engine = engine_settings(cache, prefix_cache, batch_tokens=batch_tokens)
     check_model(model, "translate" if text is None else "perplexity", max_tokens)
     loaded = load(model, device, engine=engine)
+    keep_what_is_loaded()
     if text is not None:
         result = score_text(loaded, text, documents)
     else:

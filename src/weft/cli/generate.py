@@ -36,6 +36,7 @@ from weft.cli.options import (
 from weft.cli.output import print_json, progress, say
 from weft.cli.translate import CHUNK, chunks, one_line
 from weft.core.errors import DataError, UsageError
+from weft.core.garbage import keep_what_is_loaded
 
 if TYPE_CHECKING:
     from weft.engine.answers import Answer
@@ -118,6 +119,7 @@ def command(
     check_model(model, "generate", max_tokens)
     text = read_prompt(prompt) if prompts is None else ""
     writer = load(model, device, engine=engine)
+    keep_what_is_loaded()
     with kept(writer, keep):
         if prompts is not None:
             answer_file(writer, prompts, options, json)

@@ -28,6 +28,7 @@ from weft.cli.options import (
 )
 from weft.cli.output import print_json, progress, say
 from weft.core.errors import UsageError
+from weft.core.garbage import keep_what_is_loaded
 
 if TYPE_CHECKING:
     from weft.engine.answers import Translation
@@ -114,6 +115,7 @@ def command(
     engine = engine_settings(cache, prefix_cache, batch_tokens=batch_tokens)
     check_model(model, "translate", max_tokens)
     translator = load(model, device, engine=engine)
+    keep_what_is_loaded()
     translator.tokenizer.report.was_said = True
     drawn: SamplingKeywords = sampling if temperature > 0 else {}
     is_typed, number = file == "-" and sys.stdin.isatty(), 1

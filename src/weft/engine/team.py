@@ -11,7 +11,6 @@ last bit.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import signal
 import threading
@@ -26,6 +25,7 @@ from typing import Any, cast
 import torch
 
 from weft.core.errors import DataError, UsageError, WeftError
+from weft.core.garbage import keep_what_is_loaded
 from weft.engine.beam import Hypothesis
 from weft.engine.desk import Desk
 from weft.engine.load import load
@@ -184,8 +184,7 @@ def work(connection: Connection, share: Share) -> None:
             desk = load(share.model, share.device, engine=share.engine).desk
         except Exception as error:
             return say(connection, Failed.of(error))
-        gc.collect()
-        gc.freeze()  # the model stays: no collection of garbage needs to look at it again
+        keep_what_is_loaded()
         while True:
             search(desk, connection)
 
