@@ -35,7 +35,7 @@ def test_a_fork_copies_the_last_page_when_it_is_written():
     old = first.pages[0][1]
     assert first.needs(6, 7) == 1
     (copy,) = write(first, 6, 7)
-    assert copy == Copy(old, first.pages[0][1]) and copy.target != old
+    assert copy == Copy(old, first.pages[0][1], rows=2) and copy.target != old
     assert write(second, 6, 7) == [], "the last one that holds it writes into it"
     assert second.pages[0][1] == old and pool.counts[old] == 1
 

@@ -316,4 +316,4 @@ def test_copies_and_writes_are_told():
     world.log.events.clear()
     plan = world.step()
     (copied,) = [event for event in world.log.events if event.kind == "copy"]
-    assert [(copied.detail, copied.page)] == plan.copies and copied.step == 2
+    assert [(copied.detail, copied.page, 1)] == plan.copies and copied.step == 2

@@ -155,13 +155,16 @@ class World:
 
     def run(self, plan: Plan) -> None:
         told = {(event.detail, event.page) for event in self.log.events if event.kind == "copy"}
-        assert self.pool.listener is None or set(plan.copies) <= told, "a copy that is not told"
+        made = {(copy.source, copy.target) for copy in plan.copies}
+        assert self.pool.listener is None or made <= told, "a copy that is not told"
         targets = [copy.target for copy in plan.copies]
         assert len(set(targets)) == len(targets), "two copies into one page"
         assert all(self.pool.counts[page] == 1 for page in targets), "a copy for nobody"
-        contents = [list(self.rows[copy.source]) for copy in plan.copies]
-        for copy, content in zip(plan.copies, contents, strict=True):
-            self.rows[copy.target] = content
+        before = [list(self.rows[copy.source]) for copy in plan.copies]
+        for copy, content in zip(plan.copies, before, strict=True):
+            assert self.rows[copy.source] == content, "read by one copy, written by one before"
+            nothing = [None] * (self.pool.page_size - copy.rows)
+            self.rows[copy.target] = content[: copy.rows] + nothing
         for encoding in plan.sources:
             assert not encoding.source.is_written
             for stripe, table in enumerate(encoding.source.pages):

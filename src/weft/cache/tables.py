@@ -23,10 +23,12 @@ Column = list[int]
 
 
 class Copy(NamedTuple):
-    """Copy the rows of page `source` to page `target`, all layers of its stripe."""
+    """Copy the first rows of page `source` to page `target`, all layers of its stripe."""
 
     source: int
     target: int
+    rows: int
+    """Those that hold something; the next is about to be written."""
 
 
 def blocks_for(num_slots: int, page_size: int) -> int:
@@ -103,7 +105,7 @@ class Tables:
         self.pages[stripe][block] = fresh
         self.pool.tell("copy", [fresh], self.owner, source)
         self.pool.free([source], self.owner)
-        return Copy(source, fresh)
+        return Copy(source, fresh, slot % self.pool.page_size)
 
     def replace(self, stripe: int, block: int, page: int) -> None:
         """Hold an equal page in place of the own one."""

@@ -21,6 +21,7 @@ from weft.cache.store import GatheredPass, PagedPass, PageStore, ScratchPass
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
 from weft.core.kv import PageLayout
+from weft.engine.copying import copy_pages
 from weft.engine.pack import Packed, consecutive, written_out
 from weft.engine.schedule.plan import Chunk, Encoding, Plan
 from weft.models.build import Model
@@ -60,7 +61,7 @@ class Runner:
         results = Results()
         if plan.copies:
             assert self.store is not None, "a model without a cache was told to copy pages"
-            self.store.copy([c.source for c in plan.copies], [c.target for c in plan.copies])
+            copy_pages(self.store, plan.copies)
         if plan.sources:
             self.write_sources(plan.sources)
         if plan.embeddings:

@@ -20,7 +20,7 @@ import torch
 HERE = Path(__file__).parent
 SOURCES = (
     *("linear.cpp", "attention.cpp", "activation.cpp", "norm.cpp", "layer.cpp"),
-    *("table.cpp", "short.cpp", "dropout.cpp", "agreement.cpp", "best.cpp"),
+    *("table.cpp", "short.cpp", "dropout.cpp", "agreement.cpp", "best.cpp", "copy.cpp"),
 )
 HEADERS = ("simd.h", "panels.h", "tile.h", "pages.h", "rows.h")
 FLAGS = (

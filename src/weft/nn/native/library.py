@@ -47,6 +47,8 @@ class Native:
     """(rows, how many, size, stride, sums, threads)"""
     best: Callable[..., None]
     """(rows, how many, size, stride, count, values, ids, threads)"""
+    copy_rows: Callable[..., None]
+    """(pages, bytes of a page, of a row, triples of source, target and rows, how many)"""
     norm: Callable[..., None]
     """(address of a NormStruct, x, y, rows, size, x_stride, threads)"""
     rows: Callable[..., None]
@@ -78,6 +80,7 @@ FUNCTIONS: dict[str, list[type]] = {
     "agreement": [*[c_void_p] * 4, *[c_int64] * 2, *[c_float] * 2, c_int64],
     "log_sums": [c_void_p, *[c_int64] * 3, c_void_p, c_int64],
     "best": [c_void_p, *[c_int64] * 4, *[c_void_p] * 2, c_int64],
+    "copy_rows": [c_void_p, *[c_int64] * 2, c_void_p, c_int64],
     "norm": [*[c_void_p] * 3, *[c_int64] * 4],
     "rows": [*[c_void_p] * 2, c_int64, c_void_p],
     "layers": [c_void_p, c_int64, *[c_void_p] * 4],

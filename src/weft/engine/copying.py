@@ -1,0 +1,30 @@
+"""Copies of pages, as a plan has them, in all places of a store.
+
+In their order: a page that was freed in the middle of planning may be read by one copy and written
+by a later one, never the other way round. Compiled, only the rows that hold something are moved,
+once; torch moves whole pages, twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.cache.store import PageStore
+from weft.cache.tables import Copy
+from weft.nn.native.library import native
+
+
+def copy_pages(store: PageStore, copies: Sequence[Copy]) -> None:
+    """What a fork is about to write into becomes its own."""
+    library = native()
+    if library is None or store.device.type != "cpu":
+        store.copy([copy.source for copy in copies], [copy.target for copy in copies])
+        return
+    triples = np.array(copies, dtype=np.int64)
+    for rows in store.rows:
+        for stored in rows.values():
+            size = stored.element_size()
+            page, row = stored.stride(0) * size, stored.stride(1) * size
+            library.copy_rows(stored.data_ptr(), page, row, triples.ctypes.data, len(copies))

@@ -1,0 +1,20 @@
+// Rows of pages -> other pages, one copy after the other.
+#include <cstring>
+
+#include "simd.h"
+
+namespace weft {
+
+// Mirrors Copy of cache/tables.py: the first `rows` rows of a page.
+struct PageCopy {
+  int64_t source, target, rows;
+};
+
+}  // namespace weft
+
+EXPORT void weft_copy_rows(char* pages, int64_t page_bytes, int64_t row_bytes,
+                           const weft::PageCopy* copies, int64_t num) {
+  for (int64_t i = 0; i < num; i++)
+    std::memcpy(pages + copies[i].target * page_bytes, pages + copies[i].source * page_bytes,
+                copies[i].rows * row_bytes);
+}

@@ -1,0 +1,36 @@
+"""Copies of pages: the rows that hold something arrive, in every place, and nothing else moves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft.cache.store import PageStore
+from weft.cache.tables import Copy
+from weft.core.kv import KVSpec
+from weft.engine import copying
+from weft.engine.copying import copy_pages
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_arrive_in_every_place(
+    is_compiled: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(copying, "native", lambda: None)
+    spec = KVSpec({"k": (2, 3), "v": (2, 5)})
+    store = PageStore([spec] * 3, [(0, 0), (0, 1), (1, 0)], 9, 4, dtype=dtype)
+    for rows in store.rows:
+        for stored in rows.values():
+            stored.copy_(torch.randn(stored.shape))
+    before = [{name: stored.clone() for name, stored in rows.items()} for rows in store.rows]
+    # 3 is read by one copy and then written by another
+    copies = [Copy(3, 7, 2), Copy(5, 3, 1), Copy(1, 8, 4)]
+    copy_pages(store, copies)
+    for rows, old in zip(store.rows, before, strict=True):
+        for name, stored in rows.items():
+            for source, target, count in copies:
+                assert stored[target, :count].equal(old[name][source, :count])
+            for page in {0, 1, 2, 4, 5, 6}:
+                assert stored[page].equal(old[name][page])
