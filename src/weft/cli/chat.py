@@ -30,11 +30,11 @@ from weft.cli.options import (
     TopP,
     engine_settings,
     read_schema,
+    ready_model,
     refuse_logprobs,
     say_without_effect,
 )
 from weft.cli.output import print_json, say
-from weft.core.garbage import keep_what_is_loaded
 
 if TYPE_CHECKING:
     from weft.engine.answers import Answer
@@ -77,7 +77,7 @@ def command(
       weft chat smollm2 --system "Answer in one word." --temperature 0.7 --top-p 0.9
     """
     refuse_logprobs(logprobs, json)
-    from weft.engine.load import check_model, load
+    from weft.engine.load import check_model
     from weft.engine.options import Options
 
     sampling: SamplingKeywords = {
@@ -96,8 +96,7 @@ def command(
     engine = engine_settings(cache, prefix_cache, speculate)
     say_without_effect(sampling)
     check_model(model, "chat", max_tokens)
-    writer = load(model, device, engine=engine)
-    keep_what_is_loaded()
+    writer = ready_model(model, device, engine)
     assert writer.requests.template, "a model without a template was not refused"
     messages = [] if system is None else [{"role": "system", "content": system}]
     with kept(writer, keep):

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.options import BatchTokens, Device, File, Model
+from weft.cli.options import BatchTokens, Device, File, Model, ready_model
 from weft.cli.output import print_json, progress
 from weft.cli.translate import CHUNK, chunks, say_cut
-from weft.core.garbage import keep_what_is_loaded
 
 
 def command(
@@ -26,12 +25,10 @@ def command(
       echo "A man rides a bicycle." | weft embed minilm
       weft embed minilm sentences.txt --json > vectors.jsonl
     """
-    from weft.engine.load import load
     from weft.engine.settings import EngineConfig
     from weft.text.corpus import read_lines
 
-    reader = load(model, device, engine=EngineConfig.of_batches(batch_tokens))
-    keep_what_is_loaded()
+    reader = ready_model(model, device, EngineConfig.of_batches(batch_tokens))
     reader.tokenizer.report.was_said = True  # below, with the counts of all lines
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
         with progress("embedding", len(lines)) as step:

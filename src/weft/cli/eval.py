@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from weft.cli.options import BatchTokens, Cache, Device, Model, PrefixCache, engine_settings
+from weft.cli.options import (
+    BatchTokens,
+    Cache,
+    Device,
+    Model,
+    PrefixCache,
+    engine_settings,
+    ready_model,
+)
 from weft.cli.output import print_json, print_table, progress
 from weft.cli.translate import Beam, LengthPenalty, MaxTokens, one_line, say_cut
 from weft.core.errors import DataError, UsageError
-from weft.core.garbage import keep_what_is_loaded
 
 if TYPE_CHECKING:
     from weft.engine.model import LoadedModel
@@ -75,12 +82,11 @@ def command(
     refuse_mixture(pairs, tsv, text, out)
     if out is not None:
         write_lines(out, [], mode="a")
-    from weft.engine.load import check_model, load
+    from weft.engine.load import check_model
 
     engine = engine_settings(cache, prefix_cache, batch_tokens=batch_tokens)
     check_model(model, "translate" if text is None else "perplexity", max_tokens)
-    loaded = load(model, device, engine=engine)
-    keep_what_is_loaded()
+    loaded = ready_model(model, device, engine)
     if text is not None:
         result = score_text(loaded, text, documents)
     else:

@@ -30,13 +30,13 @@ from weft.cli.options import (
     TopP,
     engine_settings,
     read_schema,
+    ready_model,
     refuse_logprobs,
     say_without_effect,
 )
 from weft.cli.output import print_json, progress, say
 from weft.cli.translate import CHUNK, chunks, one_line
 from weft.core.errors import DataError, UsageError
-from weft.core.garbage import keep_what_is_loaded
 
 if TYPE_CHECKING:
     from weft.engine.answers import Answer
@@ -96,7 +96,7 @@ def command(
     """
     refuse_mixture(prompt, prompts)
     refuse_logprobs(logprobs, json)
-    from weft.engine.load import check_model, load
+    from weft.engine.load import check_model
     from weft.engine.options import Options
 
     sampling: SamplingKeywords = {
@@ -118,8 +118,7 @@ def command(
     say_without_effect(sampling, n)
     check_model(model, "generate", max_tokens)
     text = read_prompt(prompt) if prompts is None else ""
-    writer = load(model, device, engine=engine)
-    keep_what_is_loaded()
+    writer = ready_model(model, device, engine)
     with kept(writer, keep):
         if prompts is not None:
             answer_file(writer, prompts, options, json)

@@ -17,6 +17,7 @@ from weft.cli.output import say
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from weft.engine.model import LoadedModel
     from weft.engine.settings import EngineConfig
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file or a name.")]
@@ -88,6 +89,16 @@ def engine_settings(
     if batch_tokens is not None:
         values |= {"token_budget": batch_tokens, "encoder_budget": batch_tokens}
     return EngineConfig.from_dict(values)
+
+
+def ready_model(model: str, device: str, engine: EngineConfig) -> LoadedModel:
+    """The model that a command works with, until its end."""
+    from weft.core.garbage import keep_what_is_loaded
+    from weft.engine.load import load
+
+    found = load(model, device, engine=engine)
+    keep_what_is_loaded()
+    return found
 
 
 def say_without_effect(sampling: Mapping[str, object], n: int = 1) -> None:

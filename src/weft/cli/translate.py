@@ -24,11 +24,11 @@ from weft.cli.options import (
     TopK,
     TopP,
     engine_settings,
+    ready_model,
     say_without_effect,
 )
 from weft.cli.output import print_json, progress, say
 from weft.core.errors import UsageError
-from weft.core.garbage import keep_what_is_loaded
 
 if TYPE_CHECKING:
     from weft.engine.answers import Translation
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from weft.sampling.settings import SamplingKeywords
 
 CHUNK = 1000
-"""Lines that are read, sorted by length and answered together; 1 where a person types them."""
+"""Lines that are read, sorted by length and answered together."""
 
 Beam = Annotated[int, typer.Option(min=1, max=256, help="Hypotheses kept at each step; 1: greedy.")]
 LengthPenalty = Annotated[
@@ -98,10 +98,9 @@ def command(
     they come, in groups of 1000; those typed at a terminal, one by one. With --n-best above 1 a
     line of output is the number of a source, a score and a translation with tabs between, best
     first, and --json has them as n_best too. With a --temperature above 0 they are drawn. A small
-    model with as many --workers as there are cores translates long files up to twice as fast.
+    model translates long files faster with as many --workers as there are cores.
     """
-    from weft.engine.load import check_model, load
-    from weft.text.corpus import read_lines
+    from weft.engine.load import check_model
 
     sampling: SamplingKeywords = {
         "temperature": temperature,
@@ -114,20 +113,27 @@ def command(
     check_workers(workers, temperature)
     engine = engine_settings(cache, prefix_cache, batch_tokens=batch_tokens)
     check_model(model, "translate", max_tokens)
-    translator = load(model, device, engine=engine)
-    keep_what_is_loaded()
+    translator = ready_model(model, device, engine)
     translator.tokenizer.report.was_said = True
     drawn: SamplingKeywords = sampling if temperature > 0 else {}
-    is_typed, number = file == "-" and sys.stdin.isatty(), 1
     with team_of(workers, model, device, engine) as team:
-        for lines in chunks(read_lines(file, allow_empty=file == "-"), 1 if is_typed else CHUNK):
+        search = (n_best, beam, length_penalty, max_tokens)
+        first = 1
+        for lines in line_groups(file):
             # nothing is printed inside: on a terminal the bar would take it to stderr
             with progress("translating", len(lines)) as step:
-                search = (n_best, beam, length_penalty, max_tokens, step, team)
-                found = translator.translate_best(lines, *search, **drawn)
-            print_chunk(lines, found, number if n_best > 1 else None, json)
-            number += len(lines)
+                found = translator.translate_best(lines, *search, step, team, **drawn)
+            print_chunk(lines, found, first if n_best > 1 else None, json)
+            first += len(lines)
     say_cut(translator)
+
+
+def line_groups(file: str) -> Iterator[list[str]]:
+    """What is answered together: CHUNK lines, or each by itself where a person types them."""
+    from weft.text.corpus import read_lines
+
+    is_typed = file == "-" and sys.stdin.isatty()
+    return chunks(read_lines(file, allow_empty=file == "-"), 1 if is_typed else CHUNK)
 
 
 def check_workers(workers: int, temperature: float) -> None:

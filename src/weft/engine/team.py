@@ -15,11 +15,10 @@ import multiprocessing
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import torch
@@ -67,7 +66,7 @@ class GoneError(Exception):
     """Nobody is at the other end any more."""
 
 
-class Team:
+class Team(AbstractContextManager["Team"]):
     """`size` processes that search at the same time, each with its part of the cores."""
 
     def __init__(
@@ -150,15 +149,7 @@ class Team:
                 process.join()
         self.members = {}
 
-    def __enter__(self) -> Team:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -11,11 +11,10 @@ import os
 import signal
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
-from types import TracebackType
 from typing import Any
 
 from weft.core.errors import WeftError
@@ -45,7 +44,7 @@ class Answer:
         return sum(map(len, self.outputs))
 
 
-class Peer:
+class Peer(AbstractContextManager["Peer"]):
     """One child process. `with` ends it."""
 
     def __init__(self, name: str, python: Path, file: Path, threads: int) -> None:
@@ -107,15 +106,7 @@ class Peer:
             self.process.wait()
         self.log.close()
 
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
