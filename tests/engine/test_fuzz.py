@@ -5,6 +5,7 @@ every chunk reads exactly its own rows; every request ends with what it gives al
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -62,11 +63,22 @@ class Fuzz:
         """Requests without their first turn, in the order they came: how many that came later had
         theirs."""
         self.most_overtaken = 0
+        self.only_alone = False
+        """Only searches of one beam arrive."""
+        self.passes = 1
+        """Of the last plan."""
+
+    @property
+    def source(self) -> tuple[int, ...] | None:
+        return (1, 2, 3) if self.layout.cross else None
 
     def arrive(self, number: int) -> None:
         if len(self.world.state.jobs) >= 14 or self.rng.random() > 0.7:
             return
         request = random_request(self.rng, number, self.layout, self.families)
+        if self.only_alone:
+            source, prompt = request.source or self.source, request.prompt[:1]
+            request = Request(request.id, prompt, 18, source, request.salt, beam=1)
         try:
             self.world.add(request)
             self.overtaken[request.id] = 0
@@ -75,6 +87,7 @@ class Fuzz:
 
     def step(self, number: int) -> None:
         plan = self.world.scheduler.plan(self.drafts if self.rng.random() < 0.7 else None)
+        self.passes = plan.num_passes
         if self.rng.random() < 0.06 and self.world.state.jobs:
             self.cancelled.add(self.rng.choice(list(self.world.state.jobs)))
             for name in self.cancelled:
@@ -128,3 +141,19 @@ def test_invariants_hold_over_random_steps(prefix, layout, forced):
     assert prefix == "none" or (statistics.cached_tokens > 0 and fuzz.most_overtaken > 0)
     assert layout != "cross" or statistics.cached_source_tokens > 0
     assert {request.beam > 1 for request in fuzz.world.requests.values()} == {True, False}
+
+
+@pytest.mark.parametrize("forced", FORCED, ids=["free", "forced"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_invariants_hold_where_a_plan_has_several_passes(layout, forced):
+    """Searches of one beam, and now and then a time of everything."""
+    fuzz, num_passes = Fuzz("radix", layout, {"passes": 5, **forced}), Counter[int]()
+    for number in range(STEPS):
+        fuzz.only_alone = number % 200 < 150
+        fuzz.arrive(number)
+        fuzz.step(number)
+        num_passes[fuzz.passes] += 1
+    fuzz.world.run_all()
+    fuzz.world.check_results(fuzz.cancelled)
+    fuzz.world.check_empty()
+    assert num_passes[1] > 100 and num_passes[5] > 50, num_passes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,7 +52,7 @@ def test_a_token_without_a_page_is_our_own_mistake() -> None:
 
 def test_a_source_is_read_from_its_first_token_to_its_last() -> None:
     packed, tables = two_chunks()
-    layout = packed.source_layout(written_out(tables), [8, 2], CPU)
+    layout = packed.source_layout(written_out(tables), np.array([8, 2], np.int32), CPU)
     assert layout.starts_B.tolist() == [0, 0]
     assert layout.lengths_B.tolist() == [8, 2]
 

@@ -165,7 +165,7 @@ def test_a_failed_pass_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokens == expected[1:]
 
 
-def broken(plan: object) -> None:
+def broken(*given: object) -> None:
     raise RuntimeError("out of memory")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from weft.cache import PREFIX_CACHES
 from weft.cache.events import Event, EventLog, Replayed, replay
@@ -222,6 +223,9 @@ class World:
             job = self.state.jobs[chunk.request.id]
             if not chunk.num_samples:
                 continue
+            if chunk.num_passes > 1:
+                grown[chunk.key] = self.searched_far(chunk)
+                continue
             if chunk.request.beam:
                 generated = job.sequences[chunk.index].tokens[len(chunk.request.prompt) :]
                 score = 0
@@ -255,6 +259,21 @@ class World:
             return Branched([])
         return Branched([(p, token) for _, p, token in next_beams(beams, request.beam)])
 
+    def searched_far(self, chunk: Chunk) -> Grown:
+        """A token a pass of a search of one beam, and the rows of all of them but the last."""
+        request, tokens = chunk.request, list[int]()
+        before = self.state.jobs[request.id].leader.tokens[len(request.prompt) :]
+        while len(tokens) < chunk.num_passes:
+            longer = replace(chunk, tokens=[*chunk.tokens, *tokens])
+            self.write(longer)
+            self.check_reads(longer)
+            beams = [(0, self.chain(longer)[-1], before + tokens)]
+            if is_search_over(beams, request):
+                self.results[request.id] = [before + tokens]
+                return Grown([*tokens, END], is_finished=True)
+            tokens.append(next_beams(beams, 1)[0][2])
+        return Grown(tokens)
+
     def note(self, grown: dict[Key, Grown], branched: dict[str, Branched]) -> None:
         for key, result in grown.items():
             self.outputs.setdefault(key, []).extend(result.tokens)
@@ -268,6 +287,8 @@ class World:
 
     def finished(self, key: Key) -> None:
         request = self.requests[key.request_id]
+        if request.beam:
+            return
         done = self.results.setdefault(request.id, [[] for _ in range(request.n)])
         done[key.sequence] = self.outputs[key]
 

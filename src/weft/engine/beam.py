@@ -118,6 +118,12 @@ class Beams:
         self.scores[0] = score
         return [0]
 
+    def go_far(self, tokens: list[int], score: float) -> None:
+        """`go_alone` for several tokens, of which only the last can be the end; `score` counts them
+        all."""
+        self.histories[0] += tokens[:-1]
+        self.go_alone(score, tokens[-1])
+
     def go_on(self, going: list[Candidate]) -> list[int]:
         """The chosen beams become the running ones, unless nothing can change any more."""
         self.histories = [[*self.histories[parent], token] for _, parent, token in going]

@@ -30,6 +30,7 @@ from weft.engine.attention import (
     find_trail,
 )
 from weft.engine.beam import Beams
+from weft.engine.burst import Burst
 from weft.engine.lines import LineMaker
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory import make_memory
@@ -41,7 +42,7 @@ from weft.engine.schedule.request import Request, Sequence
 from weft.engine.schedule.scheduler import Scheduler
 from weft.engine.settings import EngineConfig
 from weft.engine.statistics import EngineStatistics, engine_statistics
-from weft.engine.step import choose_tokens
+from weft.engine.step import choose_tokens, publish_burst
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update, Writing
 from weft.models.build import Model
@@ -63,8 +64,9 @@ class Engine:
         if first.device.type == "cpu" and first.dtype == torch.float32:
             pack_model(model)
         self.memory, store = make_memory(model, self.config)
-        self.scheduler = Scheduler(self.config.scheduler(model.config.max_len), self.memory)
         self.runner = Runner(model, self.memory.layout, store)
+        settings = self.config.scheduler(model.config.max_len, self.runner.packs_sequences)
+        self.scheduler = Scheduler(settings, self.memory)
         self.names = count()
         self.lines: dict[str, dict[int, Line]] = {}
         self.beams: dict[str, Beams] = {}
@@ -134,29 +136,30 @@ class Engine:
     def step(self) -> list[Update]:
         """One pass for everybody whose turn it is."""
         plan = self.scheduler.plan(self.drafts_of if self.config.speculate else None)
+        burst = Burst.of(plan, self.beams)
         try:
-            results = self.runner.run(plan)
+            results = self.runner.run(plan, burst.choose if burst else None)
         except BaseException:
             self.scheduler.abandon(plan)
             raise
         try:
-            return self.settle(plan, results)
+            return self.settle(plan, results, burst)
         except BaseException:
             self.drop(plan)
             raise
 
-    def settle(self, plan: Plan, results: Results) -> list[Update]:
+    def settle(self, plan: Plan, results: Results, burst: Burst | None) -> list[Update]:
         """Choose tokens, tell the scheduler, and say what is new."""
         updates = [
             self.read(one.request.id, x_TD)
             for one, x_TD in zip(plan.embeddings, results.vectors, strict=True)
         ]
-        sampled = [
-            (chunk, rows)
-            for chunk, rows in zip(plan.chunks, results.rows, strict=True)
-            if chunk.num_samples
-        ]
-        outcome = choose_tokens(sampled, results.logits_NV, self.lines, self.beams, updates)
+        if burst is not None:
+            outcome = publish_burst(burst, updates)
+        else:
+            rows = zip(plan.chunks, results.rows, strict=True)
+            sampled = [pair for pair in rows if pair[0].num_samples]
+            outcome = choose_tokens(sampled, results.logits_NV, self.lines, self.beams, updates)
         self.scheduler.commit(plan, outcome.grown, outcome.branched)
         for key in outcome.ended:
             self.scheduler.finish(*key)

@@ -46,16 +46,21 @@ class Packed:
         ids_1N, placed_1N = torch.from_numpy(ids)[None], torch.from_numpy(placed)[None]
         return cls(ids_1N, placed_1N, offsets, begins, begins + counts)
 
+    @classmethod
+    def of_ones(cls, ids_B: Any, starts_B: Any) -> Packed:
+        """One token of each sequence; both are arrays."""
+        offsets = np.arange(len(ids_B) + 1, dtype=np.int32)
+        ids_1N = torch.from_numpy(ids_B.astype(np.int64))[None]
+        placed_1N = torch.from_numpy(starts_B.astype(np.int64))[None]
+        return cls(ids_1N, placed_1N, offsets, starts_B, starts_B + 1)
+
     def layout(self, table_BP: Any, device: torch.device) -> PageLayout:
         """Where the keys of each sequence lie, for layers of self-attention."""
         return page_layout(self.offsets, self.starts, self.ends, table_BP, device)
 
-    def source_layout(
-        self, table_BP: Any, lengths: Sequence[int], device: torch.device
-    ) -> PageLayout:
+    def source_layout(self, table_BP: Any, lengths_B: Any, device: torch.device) -> PageLayout:
         """The same for cross-attention, whose keys are those of a source."""
-        ends = np.asarray(lengths, dtype=np.int32)
-        return page_layout(self.offsets, np.zeros_like(self.starts), ends, table_BP, device)
+        return page_layout(self.offsets, np.zeros_like(self.starts), lengths_B, table_BP, device)
 
     def slots(self, table_BP: Any, page_size: int, device: torch.device) -> Tensor:
         """slots_N: the row of the pool, page * R + row of the page, in which each token goes."""

@@ -7,7 +7,7 @@ as wide and have as many beams.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import inf
 from typing import Any
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from weft.engine.beam import Beams, Candidate
 from weft.nn.native.best import best_of, log_sums
+
+Banned = Mapping[tuple[int, ...], Sequence[int]]
+"""Ids that are never written, and the rows in which they are not."""
 
 
 @torch.inference_mode()
@@ -54,14 +57,7 @@ def best_tokens(
 ) -> tuple[Any, Any]:
     """Log-probabilities and ids of the best tokens of each row, in numpy, with what must or must
     not be written."""
-    sums_N = log_sums(logits_NV)
-    for banned, rows in banned_rows(searches, begins).items():
-        if len(rows) == len(logits_NV):
-            logits_NV[:, list(banned)] = -inf
-        else:
-            logits_NV[np.ix_(rows, banned)] = -inf
-    best_NK, ids_NK = (found.cpu().numpy() for found in best_of(logits_NV, count))
-    logp_NK = best_NK.astype(np.float64) - sums_N.numpy()[:, None]
+    logp_NK, ids_NK, sums_N = best_allowed(logits_NV, banned_rows(searches, begins), count)
     for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
         if search.must_write is not None:
             logp_W = logits_NV[begin:end, search.must_write].cpu().double() - sums_N[begin:end]
@@ -70,10 +66,20 @@ def best_tokens(
     return logp_NK, ids_NK
 
 
-def banned_rows(
-    searches: Sequence[Beams], begins: Sequence[int]
-) -> dict[tuple[int, ...], list[int]]:
-    """The rows in which the same ids are banned."""
+def best_allowed(logits_NV: Tensor, banned: Banned, count: int) -> tuple[Any, Any, Tensor]:
+    """Log-probabilities and ids of the best tokens of each row that are not banned, and the
+    logarithm of all exps of each row. Banned logits are written over."""
+    sums_N = log_sums(logits_NV)
+    for ids, rows in banned.items():
+        if len(rows) == len(logits_NV):
+            logits_NV[:, list(ids)] = -inf
+        else:
+            logits_NV[np.ix_(rows, ids)] = -inf
+    best_NK, ids_NK = (found.cpu().numpy() for found in best_of(logits_NV, count))
+    return best_NK.astype(np.float64) - sums_N.numpy()[:, None], ids_NK, sums_N
+
+
+def banned_rows(searches: Sequence[Beams], begins: Sequence[int]) -> Banned:
     rows: dict[tuple[int, ...], list[int]] = {}
     for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
         if search.config.banned:

@@ -10,8 +10,9 @@ The same layers that train: a packed row of tokens, and a cache that knows pages
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,8 @@ from weft.cache.layout import Layout
 from weft.cache.store import GatheredPass, PagedPass, PageStore, ScratchPass
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
-from weft.core.kv import PageLayout
 from weft.engine.copying import copy_pages
+from weft.engine.lanes import Lanes
 from weft.engine.pack import Packed, consecutive, written_out
 from weft.engine.schedule.plan import Chunk, Encoding, Plan
 from weft.models.build import Model
@@ -35,6 +36,11 @@ bits do not depend on it, one layer's rows at a time are kept, at most 15 of the
 and smaller pages would only make the tables longer."""
 SCORED_ROWS = 256
 """Rows of logits at a time where only the log-probability of one token each is wanted."""
+
+
+Chooser = Callable[[Tensor], tuple[Any, Any]]
+"""logits_NV of the lanes that still go -> the next id of each, and which of them go on: ids_N and
+goes_N, numpy."""
 
 
 @dataclass
@@ -57,7 +63,8 @@ class Runner:
         self.device = next(model.parameters()).device
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> Results:
+    def run(self, plan: Plan, choose: Chooser | None = None) -> Results:
+        """`choose`: chooses tokens between the passes of a plan that has several."""
         results = Results()
         if plan.copies:
             assert self.store is not None, "a model without a cache was told to copy pages"
@@ -66,7 +73,9 @@ class Runner:
             self.write_sources(plan.sources)
         if plan.embeddings:
             results.vectors = self.encode([embedding.ids for embedding in plan.embeddings])
-        if plan.chunks:
+        if choose is not None:
+            self.decode_far(plan, choose)
+        elif plan.chunks:
             self.decode(plan.chunks, results)
         return results
 
@@ -116,39 +125,36 @@ class Runner:
         if wanted:
             # in a step that only decodes all are wanted, as they stand
             logits_1NV = self.head(x_1ND if len(wanted) == end else x_1ND[:, wanted])
-            results.logits_NV = logits_1NV[0].to(torch.promote_types(logits_1NV.dtype, torch.float))
+            results.logits_NV = widened(logits_1NV[0])
+
+    def decode_far(self, plan: Plan, choose: Chooser) -> None:
+        """Pass after pass, until a plan's last one or until no lane goes on."""
+        lanes = Lanes.of(plan.chunks, self.page_layout)
+        for left in reversed(range(plan.num_passes)):
+            ids_N, goes_N = choose(widened(self.head(self.run_lanes(lanes))[0]))
+            if left == 0 or not goes_N.any():
+                return
+            lanes = lanes.next(ids_N, goes_N)
 
     def run_chunks(self, chunks: Sequence[Chunk]) -> Tensor:
         """x_1ND behind all chunks: packed, or one by one where stored keys depend on the length."""
         if self.stack.turns_late:
             return torch.cat([self.run_alone(chunk) for chunk in chunks], dim=1)
-        packed = Packed.of([chunk.tokens for chunk in chunks], [chunk.start for chunk in chunks])
-        return self.stack(self.batch(packed, self.paged_pass(chunks, packed)))
+        return self.run_lanes(Lanes.of(chunks, self.page_layout))
+
+    def run_lanes(self, lanes: Lanes) -> Tensor:
+        return self.stack(self.batch(lanes.packed, self.paged_pass(lanes)))
 
     def run_alone(self, chunk: Chunk) -> Tensor:
         assert self.store is not None, "a decoder without pages"
-        packed = Packed.of([chunk.tokens], [chunk.start])
-        paged = self.paged_pass([chunk], packed)
+        lanes = Lanes.of([chunk], self.page_layout)
+        paged = self.paged_pass(lanes)
         cache = GatheredPass(self.store, paged.layouts, paged.slots, chunk.start)
-        return self.stack(ForwardBatch(packed.ids_1N.to(self.device), cache=cache))
+        return self.stack(ForwardBatch(lanes.packed.ids_1N.to(self.device), cache=cache))
 
-    def paged_pass(self, chunks: Sequence[Chunk], packed: Packed) -> PagedPass:
-        """Tables and slots of all stripes, for this pass."""
+    def paged_pass(self, lanes: Lanes) -> PagedPass:
         assert self.store is not None, "a decoder without pages"
-        layouts: dict[int, PageLayout] = {}
-        slots: dict[int, Tensor] = {}
-        for stripe in range(len(self.page_layout.own)):
-            table_BP = written_out([chunk.pages[stripe] for chunk in chunks])
-            layouts[stripe] = packed.layout(table_BP, self.device)
-            slots[stripe] = packed.slots(table_BP, self.store.page_size, self.device)
-        if self.page_layout.cross:
-            sources = [chunk.source for chunk in chunks]
-            lengths = [0 if source is None else source.num_tokens for source in sources]
-            for index in range(len(self.page_layout.cross)):
-                pages = written_out([one.pages[index] for one in sources if one is not None])
-                stripe = len(self.page_layout.own) + index
-                layouts[stripe] = packed.source_layout(pages, lengths, self.device)
-        return PagedPass(self.store, layouts, slots)
+        return lanes.paged(self.store, self.device)
 
     def batch(self, packed: Packed, cache: PagedPass | ScratchPass) -> ForwardBatch:
         ids_1N, placed_1N = packed.ids_1N.to(self.device), packed.placed_1N.to(self.device)
@@ -175,6 +181,11 @@ class Runner:
         return self.store
 
     @property
+    def packs_sequences(self) -> bool:
+        """Whether one pass serves many sequences; else each is run by itself."""
+        return isinstance(self.model, Decoder | EncoderDecoder) and not self.stack.turns_late
+
+    @property
     def reader(self) -> Stack:
         """The stack that reads a text as a whole."""
         return self.model.decoder if isinstance(self.model, Decoder) else self.model.encoder
@@ -187,3 +198,8 @@ class Runner:
     def head(self, x_1ND: Tensor) -> Tensor:
         assert isinstance(self.model, Decoder | EncoderDecoder), "an encoder does not write"
         return self.model.head(x_1ND)
+
+
+def widened(logits_NV: Tensor) -> Tensor:
+    """In float32 at least: what is chosen from."""
+    return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float))

@@ -30,6 +30,9 @@ class EngineConfig(Config):
     """Tokens of sources and of texts to be embedded that one step runs at most."""
     max_running: int = Field(256, ge=1)
     """Sequences that run at the same time; n samples or a beam of n count n times."""
+    passes: int = Field(8, ge=1)
+    """Passes that one step makes at most while all who run are searches of a single beam, of whom
+    nothing is heard before they end. Others who come wait for the last of them."""
     preempt_every: int | None = Field(None, ge=1)
     """For tests. Every so many steps the latest request is preempted."""
     miss_every: int | None = Field(None, ge=1)
@@ -50,12 +53,13 @@ class EngineConfig(Config):
         """Steps of so many tokens at most, for work that waits as a whole."""
         return cls(token_budget=tokens, encoder_budget=tokens)
 
-    def scheduler(self, max_len: int) -> SchedulerConfig:
-        """The part that the scheduler reads."""
+    def scheduler(self, max_len: int, can_burst: bool = True) -> SchedulerConfig:
+        """The part that the scheduler reads. `can_burst`: the model runs several passes a plan."""
         return SchedulerConfig(
             token_budget=self.token_budget,
             encoder_budget=self.encoder_budget,
             max_running=min(self.max_running, self.token_budget),
+            passes=self.passes if can_burst else 1,
             max_len=max_len,
             max_source_len=max_len,
             preempt_every=self.preempt_every,

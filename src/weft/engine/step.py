@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.engine.beam import Beams
+from weft.engine.burst import Burst
 from weft.engine.drafts import accept
 from weft.engine.logprobs import TokenLogprob, token_logprob
 from weft.engine.ranking import advance_all
@@ -178,11 +179,27 @@ def publish_beams(
     """What becomes of the beams of each request; a search that is done is published."""
     branched: dict[str, Branched] = {}
     for name, search, places in zip(names, beams, parents, strict=True):
-        if not search.is_done:
+        if search.is_done:
+            branched[name] = Branched([])
+            updates.append(result_of(name, search))
+        else:
             last = (history[-1] for history in search.histories)
             branched[name] = Branched(list(zip(places, last, strict=True)))
-            continue
-        branched[name], found = Branched([]), search.best()
-        error = None if found else NOT_FINITE
-        updates.append(Update(name, finish=Finish("end"), hypotheses=found, error=error))
     return branched
+
+
+def publish_burst(burst: Burst, updates: list[Update]) -> Outcome:
+    """What becomes of searches that went through several passes."""
+    outcome = Outcome()
+    for chunk, search, tokens in zip(burst.chunks, burst.searches, burst.settle(), strict=True):
+        outcome.grown[chunk.key] = Grown(tokens, search.is_done)
+        if search.is_done:
+            updates.append(result_of(chunk.request.id, search))
+    return outcome
+
+
+def result_of(name: str, search: Beams) -> Update:
+    """What a search that is done has found."""
+    found = search.best()
+    error = None if found else NOT_FINITE
+    return Update(name, finish=Finish("end"), hypotheses=found, error=error)

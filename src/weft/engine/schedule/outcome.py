@@ -34,9 +34,13 @@ def commit_job(
         result = grown.get(chunk.key) if grown else None
         num_computed = chunk.end - chunk.num_drafts
         if result is not None:
-            assert chunk.num_samples == 1 and not job.is_branching, f"{chunk.key} cannot grow"
+            is_alone = chunk.num_samples == 1 and (job.request.beam == 1 or not job.is_branching)
+            assert is_alone, f"{chunk.key} cannot grow"
             num_computed = grow(sequence, chunk, result)
-            statistics.accepted_tokens += len(result.tokens) - 1
+            if chunk.num_passes > 1:
+                statistics.computed_tokens += len(result.tokens) - 1
+            else:
+                statistics.accepted_tokens += len(result.tokens) - 1
         settle(sequence, num_computed, memory)
         statistics.draft_tokens += chunk.num_drafts
     if branched is not None:
@@ -79,12 +83,17 @@ def tell_written(sequence: Sequence, num_computed: int, memory: Memory) -> None:
 
 def grow(sequence: Sequence, chunk: Chunk, grown: Grown) -> int:
     """Append new tokens; how many tokens have certain rows now."""
-    num_accepted = len(grown.tokens) - 1
-    drafts = chunk.tokens[len(chunk.tokens) - chunk.num_drafts :]
-    accepted = list(grown.tokens[:-1])
-    assert 0 <= num_accepted <= chunk.num_drafts and accepted == drafts[:num_accepted], (
-        f"{chunk.key} reports {accepted} as accepted drafts of {drafts}"
-    )
+    number = len(grown.tokens)
+    if chunk.num_passes > 1:
+        assert 0 < number <= chunk.num_passes, (
+            f"{chunk.key} reports {number} tokens of {chunk.num_passes} passes"
+        )
+    else:
+        drafts = chunk.tokens[len(chunk.tokens) - chunk.num_drafts :]
+        accepted = list(grown.tokens[:-1])
+        assert 0 < number <= chunk.num_drafts + 1 and accepted == drafts[: number - 1], (
+            f"{chunk.key} reports {accepted} as accepted drafts of {drafts}"
+        )
     sequence.tokens.extend(grown.tokens)
     return len(sequence.tokens) - 1
 

@@ -43,6 +43,9 @@ class Chunk:
     """Page tables of the sequence, one a stripe of self-attention; slot s lies in [s // R]."""
     source: Source | None
     """Its `pages`, one table a stripe of cross-attention, and `num_tokens`."""
+    num_passes: int = 1
+    """Above 1 it takes part in so many passes, at most: each but the first runs the token that was
+    chosen in the one before. There are pages for all of them."""
 
     @property
     def index(self) -> int:
@@ -92,6 +95,11 @@ class Plan:
         return sum(len(chunk.tokens) for chunk in self.chunks)
 
     @property
+    def num_passes(self) -> int:
+        """Above 1: nobody looks at a token before the last of them."""
+        return max((chunk.num_passes for chunk in self.chunks), default=1)
+
+    @property
     def num_encoder_tokens(self) -> int:
         sources = sum(len(encoding.ids) for encoding in self.sources)
         return sources + sum(len(embedding.ids) for embedding in self.embeddings)
@@ -103,7 +111,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Grown:
-    """What one sequence got: the drafts that were accepted and then one sampled token."""
+    """What one sequence got: the drafts that were accepted and then one sampled token; or one token
+    of each pass."""
 
     tokens: Sequence[int]
     is_finished: bool = False

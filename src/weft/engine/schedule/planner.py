@@ -7,7 +7,7 @@ admitted in that step. The oldest job is never preempted, so something always en
 
 from __future__ import annotations
 
-from weft.cache.tables import Copy
+from weft.cache.tables import Copy, Tables
 from weft.engine.schedule.admission import Admission, Verdict
 from weft.engine.schedule.drafts import DraftBudget, Drafts
 from weft.engine.schedule.plan import Chunk, Key, Plan
@@ -31,6 +31,8 @@ class Planner:
         self.run_prompts(step)
         if step.num_preempted == num_forced and self.state.waiting:
             self.admit(step)
+        if self.config.passes > 1:
+            self.lengthen(step)
         self.state.statistics.preempted += step.num_preempted
         return step.plan()
 
@@ -89,6 +91,28 @@ class Planner:
             key, last = Key(request.id, sequence.index), sequence.tokens[-1:]
             chunks.append(Chunk(request, key, start, last, 0, 1, tables.pages, job.source))
         step.put(job, chunks, copies)
+
+    def lengthen(self, step: Step) -> None:
+        """Several passes, where everybody runs a token and nobody looks at the next one. They get
+        pages for all of them, unless those would be somebody else's."""
+        chunks = [chunk for parts in step.chunks.values() for chunk in parts]
+        if step.embeddings or not all(map(can_go_on, chunks)):
+            return
+        longer: list[tuple[Chunk, Tables, int]] = []
+        for chunk in chunks:
+            leader = self.state.running[chunk.request.id].leader
+            assert leader.tables is not None, f"{chunk.request.id} runs without page tables"
+            # at its limit a search may only end, which is decided in a pass of its own
+            left = chunk.request.max_tokens - leader.num_generated
+            longer.append((chunk, leader.tables, max(1, min(self.config.passes, left))))
+        needed = [one.needs(chunk.start + 1, chunk.start + num) for chunk, one, num in longer]
+        if sum(needed) > self.memory.room - self.admission.watermark:
+            return
+        for (chunk, tables, chunk.num_passes), number in zip(longer, needed, strict=True):
+            if number:
+                fresh = self.memory.allocate(number, tables.owner)
+                assert fresh is not None, f"{tables.owner} was promised {number} pages"
+                tables.grow(chunk.start + 1, chunk.start + chunk.num_passes, fresh)
 
     def take(self, number: int, owner: str, job: Job, step: Step) -> list[int] | None:
         """Pages, if need be those of jobs admitted later; None when the job itself had to go."""
@@ -162,3 +186,9 @@ class Planner:
         step.embed(job)
         step.num_admitted += 1
         return Verdict.ADMITTED
+
+
+def can_go_on(chunk: Chunk) -> bool:
+    """Whether the token behind a chunk can be run without a plan of its own."""
+    is_one = len(chunk.tokens) == chunk.num_samples == 1
+    return chunk.request.beam == 1 and is_one

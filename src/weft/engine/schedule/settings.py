@@ -19,6 +19,8 @@ class SchedulerConfig(Config):
     """Tokens of encoders that one step runs at most; a single longer source runs alone."""
     max_running: int = Field(64, ge=1)
     """Sequences that run at the same time; n samples or a beam of n count n times."""
+    passes: int = Field(1, ge=1)
+    """Passes that a plan may be run for where nobody looks at a token before the last of them."""
     max_len: int = Field(2048, ge=1)
     """Prompt and new tokens together."""
     max_source_len: int = Field(2048, ge=1)

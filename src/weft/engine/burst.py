@@ -1,0 +1,81 @@
+"""Searches of one beam, side by side through the passes of a plan: logits -> tokens, pass by pass.
+
+Nobody hears of such a search before it ends, so its tokens need no plan each: they are chosen as
+arrays, and only behind the last pass the searches, the scheduler and the callers are told. A small
+model's step takes longer in Python than in arithmetic; this way it does so once in eight passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from weft.engine.beam import Beams
+from weft.engine.ranking import banned_rows, best_allowed
+from weft.engine.schedule.plan import Chunk, Plan
+
+NONE = -1
+"""No token."""
+
+
+class Burst:
+    """The searches of one plan."""
+
+    def __init__(self, chunks: Sequence[Chunk], searches: Sequence[Beams]) -> None:
+        self.chunks, self.searches = chunks, searches
+        self.going = np.arange(len(searches))
+        """Places of the searches that still go on."""
+        self.scores = np.array([search.scores[0] for search in searches])
+        self.ends = np.array([NONE if s.end_id is None else s.end_id for s in searches])
+        self.limits = np.array([chunk.num_passes for chunk in chunks])
+        self.banned = banned_rows(searches, range(len(searches) + 1))
+        self.passes: list[Any] = []
+        """The token that each pass has chosen for each search, or none."""
+
+    @classmethod
+    def of(cls, plan: Plan, beams: Mapping[str, Beams]) -> Burst | None:
+        """None where a plan has only one pass."""
+        if plan.num_passes == 1:
+            return None
+        return cls(plan.chunks, [beams[chunk.request.id] for chunk in plan.chunks])
+
+    def choose(self, logits_NV: Tensor) -> tuple[Any, Any]:
+        """The next id of each search that goes on, and whether it still does."""
+        going = self.going
+        banned = {
+            ids: np.flatnonzero(np.isin(going, rows)).tolist() for ids, rows in self.banned.items()
+        }
+        logp_N1, ids_N1, sums_N = best_allowed(logits_NV, banned, 1)
+        ids_N, logp_N = ids_N1[:, 0], logp_N1[:, 0]
+        if not self.passes:
+            self.force(ids_N, logp_N, logits_NV, sums_N)
+        self.scores[going] += logp_N
+        goes_N = (ids_N != self.ends[going]) & (self.scores[going] > -np.inf)
+        goes_N &= len(self.passes) + 1 < self.limits[going]
+        chosen = np.full(len(self.searches), NONE)
+        chosen[going] = ids_N
+        self.passes.append(chosen)
+        self.going = going[goes_N]
+        return ids_N, goes_N
+
+    def force(self, ids_N: Any, logp_N: Any, logits_NV: Tensor, sums_N: Tensor) -> None:
+        """What must be written, which can be so in the first pass only: a given first token, which
+        costs nothing, or at its limit the end."""
+        for place, search in enumerate(self.searches):
+            token = search.must_write
+            if token is not None:
+                logp = float(logits_NV[place, token]) - float(sums_N[place])
+                ids_N[place], logp_N[place] = token, 0.0 if search.length == 0 else logp
+
+    def settle(self) -> list[list[int]]:
+        """Tell the searches; the tokens of each."""
+        found = []
+        rows = np.array(self.passes).T.tolist()
+        for search, row, score in zip(self.searches, rows, self.scores.tolist(), strict=True):
+            tokens = [token for token in row if token != NONE]
+            search.go_far(tokens, score)
+            found.append(tokens)
+        return found
