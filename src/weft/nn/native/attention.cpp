@@ -102,6 +102,26 @@ void make_rows(const PagedCall& call, const Block& block, int64_t begin, int64_t
         }
 }
 
+// Reads numbers that are needed soon, for nothing but to have them close by.
+void fetch(const float* numbers, int64_t size) {
+  for (int64_t i = 0; i < size; i += LINE) *const_cast<const volatile float*>(numbers + i);
+}
+
+// Fetches a tile's rows of key heads begin..end in the order in which they lie. Head after head
+// they would be read in steps, which the processor does not foresee, and waits for each.
+void fetch_rows(const PagedCall& call, int64_t sequence, int64_t start, const Tile& tile,
+                int64_t begin, int64_t end) {
+  const Strides &k = call.k_stride, &v = call.v_stride;
+  for (int64_t slot = start + tile.begin; slot < start + tile.end; slot++) {
+    const int64_t page = page_of(call, sequence, slot / call.page_rows);
+    const int64_t row = slot % call.page_rows;
+    const float *keys = call.k + page * k.page + row * k.row;
+    const float *values = call.v + page * v.page + row * v.row;
+    for (int64_t head = begin; head < end; head++) fetch(keys + head * k.head, call.head_size);
+    for (int64_t head = begin; head < end; head++) fetch(values + head * v.head, call.value_size);
+  }
+}
+
 // Rows of a block that read one tile together.
 struct Run {
   int64_t leader = -1;  // the longest of their sequences
@@ -114,8 +134,11 @@ struct Run {
     scratch.active.push_back(&row);
   }
 
-  void finish(const PagedCall& call, int64_t key_head, int64_t start, Scratch& scratch) {
+  // Before the first of some heads, the rows of all of them are fetched.
+  void finish(const PagedCall& call, int64_t key_head, int64_t heads, int64_t start,
+              Scratch& scratch) {
     if (leader < 0) return;
+    if (heads > 1) fetch_rows(call, leader, start, tile, key_head, key_head + heads);
     load_tile(call, leader, key_head, start, tile, scratch.tile);
     const Rule rule{call.scale, call.softcap, call.distances, call.zero_distance};
     meet(scratch.active.data(), scratch.active.size(), tile, rule, start, call.head_size,
@@ -125,18 +148,19 @@ struct Run {
   }
 };
 
-// The rows of one key head meet the tile at `start`, those that read the same pages together.
-void meet_tile(const PagedCall& call, int64_t key_head, int64_t start, Row* rows, int64_t num,
-               Scratch& scratch) {
+// The rows of one key head meet the tile at `start`, those that read the same pages together. The
+// next heads - 1 will come to the same tile.
+void meet_tile(const PagedCall& call, int64_t key_head, int64_t heads, int64_t start, Row* rows,
+               int64_t num, Scratch& scratch) {
   Run run;
   for (Row* row = rows; row < rows + num; row++) {
     if (row->last < std::max(start, row->first) || row->first >= start + TILE) continue;
     const bool is_other = run.leader >= 0 && run.leader != row->sequence;
     if (is_other && !share_tile(call, run.leader, row->sequence, start))
-      run.finish(call, key_head, start, scratch);
+      run.finish(call, key_head, heads, start, scratch);
     run.add(call, *row, start, scratch);
   }
-  run.finish(call, key_head, start, scratch);
+  run.finish(call, key_head, heads, start, scratch);
 }
 
 void finish_row(const PagedCall& call, const Row& row) {
@@ -158,8 +182,10 @@ void attend(const PagedCall& call, const Block& block, int64_t begin, int64_t en
   }
   const int64_t num = scratch.rows.size() / (end - begin);
   for (int64_t tile = first; tile <= last; tile++)
-    for (int64_t head = begin; head < end; head++)
-      meet_tile(call, head, tile * TILE, &scratch.rows[(head - begin) * num], num, scratch);
+    for (int64_t head = begin; head < end; head++) {
+      const int64_t heads = head == begin ? end - begin : 1;
+      meet_tile(call, head, heads, tile * TILE, &scratch.rows[(head - begin) * num], num, scratch);
+    }
   for (const Row& row : scratch.rows) finish_row(call, row);
 }
 
