@@ -34,6 +34,15 @@ from weft.models.stack import Stack
 
 
 @dataclass(frozen=True)
+class AttentionRow:
+    """What one head of one layer looked at."""
+
+    tokens: list[int]
+    weights_S: Tensor
+    source_weights_S: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class AttentionRows:
     """What one token looked at, in the layers that were asked for."""
 
@@ -44,14 +53,11 @@ class AttentionRows:
     source_weights_LHS: Tensor | None = None
     """The same over the tokens of the source, where there is one."""
 
-
-@dataclass(frozen=True)
-class AttentionRow:
-    """What one head of one layer looked at."""
-
-    tokens: list[int]
-    weights_S: Tensor
-    source_weights_S: Tensor | None = None
+    def of_head(self, head: int) -> AttentionRow:
+        """One head of the first of the layers."""
+        source = self.source_weights_LHS
+        weights_S = None if source is None else source[0, head]
+        return AttentionRow(self.tokens, self.weights_LHS[0, head], weights_S)
 
 
 @dataclass(frozen=True)

@@ -86,15 +86,9 @@ class Engine:
         name = f"r{next(self.names)}"
         writing.sampling.check_ids(self.model.config.vocab_size)
         lines = self.maker.lines(writing)
-        request = Request(
-            name,
-            tuple(writing.prompt),
-            writing.max_tokens,
-            writing.source,
-            writing.salt,
-            writing.n,
-            writing.beam.width if writing.beam else 0,
-        )
+        beam = writing.beam.width if writing.beam else 0
+        given = (tuple(writing.prompt), writing.max_tokens, writing.source, writing.salt)
+        request = Request(name, *given, writing.n, beam)
         self.scheduler.add(request)
         self.requests[name] = request
         if writing.beam:
@@ -221,11 +215,7 @@ class Engine:
         self.runner.need_store()
         check_place("layer", layer, self.runner.stack.num_layers, "the model")
         check_place("head", head, self.model.config.attention.num_heads, "a layer")
-        rows = self.look(name, query, sample, [layer])
-        source = rows.source_weights_LHS
-        return AttentionRow(
-            rows.tokens, rows.weights_LHS[0, head], None if source is None else source[0, head]
-        )
+        return self.look(name, query, sample, [layer]).of_head(head)
 
     def attention_rows(self, name: str, query: int, sample: int = 0) -> AttentionRows:
         """The same of all heads of all layers, by one pass."""

@@ -52,7 +52,7 @@ class Native:
     norm: Callable[..., None]
     """(address of a NormStruct, x, y, rows, size, x_stride, threads)"""
     rows: Callable[..., None]
-    """(weight, ids, how many, y)"""
+    """(weight, ids, how many, y, a number for how many had a row)"""
     layers: Callable[..., None]
     """(LayerAtStructs, how many, addresses of LayerPassStructs, x, y, as much memory as y)"""
     panel_width: int
@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, list[type]] = {
     "best": [c_void_p, *[c_int64] * 4, *[c_void_p] * 2, c_int64],
     "copy_rows": [c_void_p, *[c_int64] * 2, c_void_p, c_int64],
     "norm": [*[c_void_p] * 3, *[c_int64] * 4],
-    "rows": [*[c_void_p] * 2, c_int64, c_void_p],
+    "rows": [*[c_void_p] * 2, c_int64, *[c_void_p] * 2],
     "layers": [c_void_p, c_int64, *[c_void_p] * 4],
 }
 """What the functions take; each is a field of Native."""

@@ -31,9 +31,14 @@ void few_bits_row(const Packed& weight, int64_t panel, int64_t lane, float* to) 
 }  // namespace
 }  // namespace weft
 
-EXPORT void weft_rows(const weft::Packed* weight, const int64_t* ids, int64_t num, float* y) {
+// Stops at an id that has no row, and says how many came before it: the last panel has room for more
+// rows than there are.
+EXPORT void weft_rows(const weft::Packed* weight, const int64_t* ids, int64_t num, float* y,
+                      int64_t* done) {
   using namespace weft;
-  for (int64_t n = 0; n < num; n++, y += weight->inputs) {
+  for (*done = 0; *done < num; ++*done, y += weight->inputs) {
+    const int64_t n = *done;
+    if (ids[n] < 0 || ids[n] >= weight->outputs) return;
     const int64_t panel = ids[n] / WIDTH, lane = ids[n] % WIDTH;
     if (weight->bits == 4) {
       few_bits_row<4>(*weight, panel, lane, y);

@@ -5,6 +5,8 @@ Of few bits these are the float32 numbers that checkpoint/gguf/dequantise.py mak
 
 from __future__ import annotations
 
+from ctypes import byref, c_int64
+
 import torch
 from torch import Tensor
 
@@ -24,18 +26,20 @@ def unpacked(packed: PackedWeight) -> Tensor:
 
 def rows_of(packed: PackedWeight, ids: Tensor) -> Tensor:
     """W_OI[ids], [..., I], read from the panels alone; an IndexError for an id that has no row."""
-    check_ids(ids, packed.outputs)
     if not packed.is_native:
+        check_ids(ids, packed.outputs)
         return packed.data[ids]
-    library, ids = native(), ids.long().contiguous()
+    library, ids, done = native(), ids.long().contiguous(), c_int64()
     assert library is not None, "the weight was packed for a library that is not there"
     rows = torch.empty((*ids.shape, packed.inputs), dtype=torch.float32, device="cpu")
-    library.rows(packed.address, ids.data_ptr(), ids.numel(), rows.data_ptr())
+    library.rows(packed.address, ids.data_ptr(), ids.numel(), rows.data_ptr(), byref(done))
+    if done.value < ids.numel():
+        check_ids(ids, packed.outputs)
     return rows
 
 
 def check_ids(ids: Tensor, count: int) -> None:
-    """The last panel has room for more rows than there are, and an index below 0 counts from it."""
+    """An index below 0 would count from the end."""
     least, most = (int(end) for end in ids.aminmax()) if ids.numel() else (0, 0)
     if least < 0 or most >= count:
         raise IndexError(
