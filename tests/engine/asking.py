@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
 
 from weft.engine.beam import BeamConfig, Hypothesis
+from weft.engine.chances import Chances
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import GREEDY, Writing
 from weft.models.build import Model
 from weft.sampling.settings import SamplingConfig
+
+
+def known(logits_NV: Tensor) -> Chances:
+    """Chances whose logits are these."""
+    nothing: Any = None
+    return Chances(nothing, logits_NV, logits_NV)
+
 
 SMALL = EngineConfig(cache_gib=0.01, page_size=4)
 

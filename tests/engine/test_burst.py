@@ -12,6 +12,7 @@ import torch
 from tests.engine.test_engine import MODELS, SMALL, make
 from weft.core.errors import DataError
 from weft.engine.beam import BeamConfig, Hypothesis
+from weft.engine.chances import Chances
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.schedule.audit import audit
@@ -98,15 +99,15 @@ def test_a_pass_that_fails_in_the_middle_costs_nobody_a_token(monkeypatch):
     one, many = make("bias", passes=1), make("bias", passes=8)
     writings = searches(one)
     names = [many.submit(writing) for writing in writings]
-    head, calls = many.runner.head, []
+    chances, calls = many.runner.chances, []
 
-    def failing(x_1ND: torch.Tensor) -> torch.Tensor:
+    def failing(x_1ND: torch.Tensor) -> Chances:
         calls.append(1)
         if len(calls) == 5:
             raise RuntimeError("no memory")
-        return head(x_1ND)
+        return chances(x_1ND)
 
-    monkeypatch.setattr(many.runner, "head", failing)
+    monkeypatch.setattr(many.runner, "chances", failing)
     found: dict[str, list[Hypothesis]] = {}
     while not many.is_idle:
         try:

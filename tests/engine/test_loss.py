@@ -74,9 +74,10 @@ def test_rows_of_logits_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch
     desk = desk_of()
     expected = rows_loss(desk, ROWS, ignore)
     seen: list[int] = []
-    head = desk.engine.runner.head
+    chances = desk.engine.runner.chances
     monkeypatch.setattr(runner, "SCORED_ROWS", 5)
-    monkeypatch.setattr(desk.engine.runner, "head", lambda x: (seen.append(x.shape[1]), head(x))[1])
+    watched = lambda x: (seen.append(x.shape[1]), chances(x))[1]  # noqa: E731
+    monkeypatch.setattr(desk.engine.runner, "chances", watched)
     assert rows_loss(desk, ROWS, ignore) == expected
     assert sorted(seen) == sorted([5, 3, 1, 5, 5, 2])
 

@@ -11,9 +11,12 @@ The life of a request, and the file to read for each part:
     desk           callers of one process share an engine, each follows its own requests
     engine         one step: plan, run, choose, publish
     schedule/      requests -> plans, integers only
-    pack, runner   a plan -> one packed pass through the layers -> logits
-    step           logits -> tokens: sampling with drafts, grammars, stops, log-probabilities
-    beam           logits -> which beams go on
+    lanes, pack    chunks of many sequences -> one packed row and its page tables
+    runner         a plan -> one pass through the layers, or several -> chances
+    chances        what may come next: logits, or only the best ids
+    step           chances -> tokens: sampling with drafts, grammars, stops, log-probabilities
+    beam, ranking  chances -> which beams go on; burst: single beams through several passes
+    team           processes with an engine each
     embed, loss    texts -> vectors; texts -> how well a decoder foresaw them
     attention      where a token of a request looked, from the keys in the pages (past: its tokens)
     saving         the caches across a restart

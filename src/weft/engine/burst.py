@@ -1,4 +1,4 @@
-"""Searches of one beam, side by side through the passes of a plan: logits -> tokens, pass by pass.
+"""Searches of one beam, side by side through the passes of a plan: chances -> tokens.
 
 Nobody hears of such a search before it ends, so its tokens need no plan each: they are chosen as
 arrays, and only behind the last pass the searches, the scheduler and the callers are told. A small
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from weft.engine.beam import Beams
-from weft.engine.ranking import banned_rows, best_allowed
+from weft.engine.chances import Chances
+from weft.engine.ranking import banned_rows, forced
 from weft.engine.schedule.plan import Chunk, Plan
 
 NONE = -1
@@ -42,16 +42,16 @@ class Burst:
             return None
         return cls(plan.chunks, [beams[chunk.request.id] for chunk in plan.chunks])
 
-    def choose(self, logits_NV: Tensor) -> tuple[Any, Any]:
+    def choose(self, chances: Chances) -> tuple[Any, Any]:
         """The next id of each search that goes on, and whether it still does."""
         going = self.going
         banned = {
             ids: np.flatnonzero(np.isin(going, rows)).tolist() for ids, rows in self.banned.items()
         }
-        logp_N1, ids_N1, sums_N = best_allowed(logits_NV, banned, 1)
+        logp_N1, ids_N1, sums_N = chances.best(1, banned)
         ids_N, logp_N = ids_N1[:, 0], logp_N1[:, 0]
         if not self.passes:
-            self.force(ids_N, logp_N, logits_NV, sums_N)
+            self.force(ids_N, logp_N, chances, sums_N)
         self.scores[going] += logp_N
         goes_N = (ids_N != self.ends[going]) & (self.scores[going] > -np.inf)
         goes_N &= len(self.passes) + 1 < self.limits[going]
@@ -61,14 +61,13 @@ class Burst:
         self.going = going[goes_N]
         return ids_N, goes_N
 
-    def force(self, ids_N: Any, logp_N: Any, logits_NV: Tensor, sums_N: Tensor) -> None:
-        """What must be written, which can be so in the first pass only: a given first token, which
-        costs nothing, or at its limit the end."""
+    def force(self, ids_N: Any, logp_N: Any, chances: Chances, sums_N: Any) -> None:
+        """What must be written, which can be so in the first pass only: a given first token, or at
+        its limit the end."""
         for place, search in enumerate(self.searches):
-            token = search.must_write
-            if token is not None:
-                logp = float(logits_NV[place, token]) - float(sums_N[place])
-                ids_N[place], logp_N[place] = token, 0.0 if search.length == 0 else logp
+            if search.must_write is not None:
+                logp_N[place] = forced(search, chances, place, sums_N)
+                ids_N[place] = search.must_write
 
     def settle(self) -> list[list[int]]:
         """Tell the searches; the tokens of each."""

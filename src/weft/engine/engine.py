@@ -153,7 +153,7 @@ class Engine:
         else:
             rows = zip(plan.chunks, results.rows, strict=True)
             sampled = [pair for pair in rows if pair[0].num_samples]
-            outcome = choose_tokens(sampled, results.logits_NV, self.lines, self.beams, updates)
+            outcome = choose_tokens(sampled, results.chances, self.lines, self.beams, updates)
         self.scheduler.commit(plan, outcome.grown, outcome.branched)
         for key in outcome.ended:
             self.scheduler.finish(*key)

@@ -1,4 +1,4 @@
-"""The logits of all beams of a pass -> the best candidates of each search, ranked together.
+"""The chances of all beams of a pass -> the best candidates of each search, ranked together.
 
 At one token a beam the arithmetic of a small model takes less time than a Python loop over its
 beams would: so one call finds the best tokens of all rows, and one sort ranks all searches that are
@@ -7,30 +7,24 @@ as wide and have as many beams.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import inf
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from weft.engine.beam import Beams, Candidate
-from weft.nn.native.best import best_of, log_sums
-
-Banned = Mapping[tuple[int, ...], Sequence[int]]
-"""Ids that are never written, and the rows in which they are not."""
+from weft.engine.chances import Banned, Chances
 
 
-@torch.inference_mode()
-def advance_all(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]:
-    """One step of many requests: the rows of logits are the beams of the first, then of the second
-    and so on; they may be written over. For each request the parents of its new beams."""
+def advance_all(searches: Sequence[Beams], chances: Chances) -> list[list[int]]:
+    """One step of many requests: the places of the chances are the beams of the first, then of the
+    second and so on. For each request the parents of its new beams."""
     counts = [len(search.scores) for search in searches]
     begins = [0, *accumulate(counts)]
     widest = 2 * max(search.config.width for search in searches)
-    logp_NK, ids_NK = best_tokens(searches, begins, logits_NV, widest)
+    logp_NK, ids_NK = best_tokens(searches, begins, chances, widest)
     parents: list[list[int]] = [[] for _ in searches]
     for (width, count), places in alike(searches).items():
         rows_GW = np.array([begins[i] for i in places])[:, None] + np.arange(count)
@@ -53,30 +47,25 @@ def advance_alone(searches: Sequence[Beams], logp_G: Any, ids_G: Any) -> Iterabl
 
 
 def best_tokens(
-    searches: Sequence[Beams], begins: Sequence[int], logits_NV: Tensor, count: int
+    searches: Sequence[Beams], begins: Sequence[int], chances: Chances, count: int
 ) -> tuple[Any, Any]:
     """Log-probabilities and ids of the best tokens of each row, in numpy, with what must or must
     not be written."""
-    logp_NK, ids_NK, sums_N = best_allowed(logits_NV, banned_rows(searches, begins), count)
+    logp_NK, ids_NK, sums_N = chances.best(count, banned_rows(searches, begins))
     for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
         if search.must_write is not None:
-            logp_W = logits_NV[begin:end, search.must_write].cpu().double() - sums_N[begin:end]
             logp_NK[begin:end], ids_NK[begin:end, 0] = -inf, search.must_write
-            logp_NK[begin:end, 0] = 0.0 if search.length == 0 else logp_W.numpy()
+            for row in range(begin, end):
+                logp_NK[row, 0] = forced(search, chances, row, sums_N)
     return logp_NK, ids_NK
 
 
-def best_allowed(logits_NV: Tensor, banned: Banned, count: int) -> tuple[Any, Any, Tensor]:
-    """Log-probabilities and ids of the best tokens of each row that are not banned, and the
-    logarithm of all exps of each row. Banned logits are written over."""
-    sums_N = log_sums(logits_NV)
-    for ids, rows in banned.items():
-        if len(rows) == len(logits_NV):
-            logits_NV[:, list(ids)] = -inf
-        else:
-            logits_NV[np.ix_(rows, ids)] = -inf
-    best_NK, ids_NK = (found.cpu().numpy() for found in best_of(logits_NV, count))
-    return best_NK.astype(np.float64) - sums_N.numpy()[:, None], ids_NK, sums_N
+def forced(search: Beams, chances: Chances, row: int, sums_N: Any) -> float:
+    """The log-probability of what must be written: a given first token costs nothing."""
+    token = search.must_write
+    if search.length == 0 or token is None:
+        return 0.0
+    return -inf if token in search.config.banned else chances.logit(row, token) - float(sums_N[row])
 
 
 def banned_rows(searches: Sequence[Beams], begins: Sequence[int]) -> Banned:

@@ -1,9 +1,9 @@
-"""The runner: a Plan -> logits and vectors. The only part of the engine that holds tensors.
+"""The runner: a Plan -> chances and vectors. The only part of the engine that holds tensors.
 
     1  copies      pages that a fork is about to write into
     2  sources     packed through the encoder without padding; their rows go into pages
     3  embeddings  likewise; nothing is kept
-    4  chunks      one packed pass of the decoder; logits only where a token will be chosen
+    4  chunks      one packed pass of the decoder; chances only where a token will be chosen
 
 The same layers that train: a packed row of tokens, and a cache that knows pages.
 """
@@ -21,6 +21,7 @@ from weft.cache.layout import Layout
 from weft.cache.store import GatheredPass, PagedPass, PageStore, ScratchPass
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.engine.chances import Chances
 from weft.engine.copying import copy_pages
 from weft.engine.lanes import Lanes
 from weft.engine.pack import Packed, consecutive, written_out
@@ -38,8 +39,8 @@ SCORED_ROWS = 256
 """Rows of logits at a time where only the log-probability of one token each is wanted."""
 
 
-Chooser = Callable[[Tensor], tuple[Any, Any]]
-"""logits_NV of the lanes that still go -> the next id of each, and which of them go on: ids_N and
+Chooser = Callable[[Chances], tuple[Any, Any]]
+"""The chances of the lanes that still go -> the next id of each, and which of them go on: ids_N and
 goes_N, numpy."""
 
 
@@ -47,10 +48,10 @@ goes_N, numpy."""
 class Results:
     """What a pass gave."""
 
-    logits_NV: Tensor | None = None
-    """A row for each place at which a token is chosen, chunk by chunk; see `rows`."""
+    chances: Chances | None = None
+    """Of the places at which a token is chosen, chunk by chunk; see `rows`."""
     rows: list[slice] = field(default_factory=list)
-    """The rows of each chunk of the plan; empty where more of its prompt comes."""
+    """The places of each chunk of the plan; none where more of its prompt comes."""
     vectors: list[Tensor] = field(default_factory=list)
     """x_TD of each embedded text."""
 
@@ -113,7 +114,7 @@ class Runner:
             self.store.write(layer, rows, slots[self.store.places[layer][0]])
 
     def decode(self, chunks: Sequence[Chunk], results: Results) -> None:
-        """One pass over all chunks; logits where a token is chosen."""
+        """One pass over all chunks; chances where a token is chosen."""
         x_1ND = self.run_chunks(chunks)
         wanted: list[int] = []
         end = 0
@@ -124,14 +125,13 @@ class Runner:
             wanted.extend(range(end - count, end))
         if wanted:
             # in a step that only decodes all are wanted, as they stand
-            logits_1NV = self.head(x_1ND if len(wanted) == end else x_1ND[:, wanted])
-            results.logits_NV = widened(logits_1NV[0])
+            results.chances = self.chances(x_1ND if len(wanted) == end else x_1ND[:, wanted])
 
     def decode_far(self, plan: Plan, choose: Chooser) -> None:
         """Pass after pass, until a plan's last one or until no lane goes on."""
         lanes = Lanes.of(plan.chunks, self.page_layout)
         for left in reversed(range(plan.num_passes)):
-            ids_N, goes_N = choose(widened(self.head(self.run_lanes(lanes))[0]))
+            ids_N, goes_N = choose(self.chances(self.run_lanes(lanes)))
             if left == 0 or not goes_N.any():
                 return
             lanes = lanes.next(ids_N, goes_N)
@@ -167,7 +167,7 @@ class Runner:
         found: list[float] = []
         parts = zip(x_TD.split(SCORED_ROWS), targets_T.split(SCORED_ROWS), strict=True)
         for some_ND, ids_N in parts:
-            logits_NV = self.head(some_ND[None])[0].float()
+            logits_NV = self.chances(some_ND[None]).logits_NV.float()
             found += logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0].tolist()
         return found
 
@@ -195,11 +195,6 @@ class Runner:
         assert isinstance(self.model, Decoder | EncoderDecoder), "an encoder does not write"
         return self.model.decoder
 
-    def head(self, x_1ND: Tensor) -> Tensor:
+    def chances(self, x_1ND: Tensor) -> Chances:
         assert isinstance(self.model, Decoder | EncoderDecoder), "an encoder does not write"
-        return self.model.head(x_1ND)
-
-
-def widened(logits_NV: Tensor) -> Tensor:
-    """In float32 at least: what is chosen from."""
-    return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float))
+        return Chances(self.model.head, x_1ND[0])

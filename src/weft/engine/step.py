@@ -1,4 +1,4 @@
-"""The choosing half of a step: rows of logits -> new tokens of every line, and what to publish.
+"""The choosing half of a step: chances -> new tokens of every line, and what to publish.
 
 All rows of a pass are chosen in one call (plain greedy ones by a single argmax). With drafts, a
 line has several rows: its tokens are those that would have been chosen without them, as far as the
@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.core.errors import UsageError
 from weft.engine.beam import Beams
 from weft.engine.burst import Burst
+from weft.engine.chances import Chances
 from weft.engine.drafts import accept
 from weft.engine.logprobs import TokenLogprob, token_logprob
 from weft.engine.ranking import advance_all
@@ -64,24 +65,22 @@ class Place:
 
 def choose_tokens(
     sampled: Sequence[tuple[Chunk, slice]],
-    logits_NV: Tensor | None,
+    chances: Chances | None,
     lines: Lines,
     beams: Mapping[str, Beams],
     updates: list[Update],
 ) -> Outcome:
-    """Tokens of lines and beams, from the rows of the logits that belong to them."""
-    if logits_NV is None:
+    """Tokens of lines and beams, from the places that belong to them."""
+    if chances is None:
         return Outcome()
     written = [pair for pair in sampled if pair[0].request.id in lines]
     searched = [pair for pair in sampled if pair[0].request.id in beams]
-    outcome = choose_all(written, lines, logits_NV, updates)
+    outcome = choose_all(written, lines, chances.logits_NV, updates) if written else Outcome()
     if searched:
         rows = [row for _, part in searched for row in range(part.start, part.stop)]
         names = list(dict.fromkeys(chunk.request.id for chunk, _ in searched))
         searches = [beams[name] for name in names]
-        # usually all of them: then nothing is copied
-        logits_NV = logits_NV if len(rows) == len(logits_NV) else logits_NV[rows]
-        parents = advance_all(searches, logits_NV)
+        parents = advance_all(searches, chances.of(rows))
         outcome.branched |= publish_beams(names, searches, parents, updates)
     return outcome
 

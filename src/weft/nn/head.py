@@ -3,6 +3,8 @@ embedding's own. And BERT's pooler: x_BTD -> x_BD, one vector a text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -10,7 +12,12 @@ from torch import Tensor, nn
 
 from weft.core.config import Config
 from weft.nn.linear import Linear, Product
+from weft.nn.native.best import best_of_product
 from weft.nn.norm import NormConfig, build_norm
+from weft.nn.product import is_plain
+
+LEAST_ROWS = 6
+"""For each thread: so many share what is read of the table."""
 
 
 class HeadConfig(Config):
@@ -39,13 +46,28 @@ class Head(Product):
         self.transform = Transform(width, norm) if config.transform else nn.Identity()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        x_BTD = self.transform(x_BTD)
-        if self.scale != 1.0:
-            x_BTD = x_BTD * self.scale
-        logits_BTV = self.product(x_BTD)
+        logits_BTV = self.product(self.entered(x_BTD))
         if self.softcap is None:
             return logits_BTV
         return self.softcap * torch.tanh(logits_BTV / self.softcap)
+
+    def entered(self, x: Tensor) -> Tensor:
+        """What the product reads."""
+        x = self.transform(x)
+        return x if self.scale == 1.0 else x * self.scale
+
+    def best(
+        self, x_ND: Tensor, count: int, banned: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """The best logits of each row that are not banned, their ids, and the logarithm of the sum
+        of all exps, without the logits themselves. None where it takes the logits, or where rows
+        are so few that cores would wait: to the last bit it is the same."""
+        packed = self.current()
+        if packed is None or not packed.is_native or not is_plain(x_ND):
+            return None
+        if self.softcap is not None or len(x_ND) < LEAST_ROWS * torch.get_num_threads():
+            return None
+        return best_of_product(self.entered(x_ND), packed, self.bias, count, banned)
 
 
 class Transform(nn.Module):

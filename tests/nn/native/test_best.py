@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from weft.nn.head import LEAST_ROWS, Head, HeadConfig
+from weft.nn.linear import pack_model
 from weft.nn.native import best as module
 from weft.nn.native.best import best_of, log_sums
+from weft.nn.native.library import native
+from weft.nn.norm import NormConfig
 
 
 @pytest.mark.parametrize("V", [1, 5, 8, 17, 4000])
@@ -68,3 +74,39 @@ def test_nothing_and_no_number() -> None:
         nothing[0, 7] = 1.0
         best, ids = best_of(nothing, 3)
     assert best.tolist() == [[1.0, -torch.inf, -torch.inf]] and ids[0, 0] == 7
+
+
+def head_of(vocab_size: int, width: int, **config: Any) -> Head:
+    torch.manual_seed(vocab_size)
+    words = torch.nn.Embedding(vocab_size, width)
+    head = Head(HeadConfig(**config), words, NormConfig(), tied=True)
+    if head.bias is not None:
+        torch.nn.init.normal_(head.bias)
+    pack_model(head)
+    return head.eval()
+
+
+@pytest.mark.skipif(native() is None, reason="there is no compiler")
+@pytest.mark.parametrize("V", [5, 16, 64, 77, 4000])
+@pytest.mark.parametrize("config", [{}, {"bias": True, "scale": 0.3}], ids=str)
+def test_a_head_finds_the_best_of_its_logits_without_them(V: int, config: dict[str, Any]) -> None:
+    head, banned = head_of(V, 40, **config), [0, V - 1]
+    with torch.inference_mode():
+        for N in (LEAST_ROWS * torch.get_num_threads(), 61, 500):
+            x = torch.randn(N, 40)
+            logits = head(x[None])[0]
+            sums = log_sums(logits)
+            logits[:, banned] = -torch.inf
+            expected = best_of(logits, 7)
+            found = head.best(x, 7, banned)
+            assert found is not None
+            assert torch.equal(found[0], expected[0]) and torch.equal(found[2], sums)
+            is_there = found[0] > -torch.inf
+            assert torch.equal(found[1][is_there], expected[1][is_there])
+
+
+def test_a_head_of_few_rows_or_with_a_cap_leaves_it_to_the_logits() -> None:
+    with torch.inference_mode():
+        assert head_of(50, 8).best(torch.randn(1, 8), 3) is None
+        assert head_of(50, 8, softcap=30.0).best(torch.randn(200, 8), 3) is None
+    assert head_of(50, 8).best(torch.randn(200, 8), 3) is None, "gradients are on"

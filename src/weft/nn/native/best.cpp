@@ -1,82 +1,68 @@
-// The few best of each row of logits, and the logarithm of the sum of their exps.
+// The few best of each row of logits, and the logarithm of the sum of their exps: of logits that lie
+// in memory, or of a product's, which then never do.
 //
-// Rows do not know each other: a row's results are the same bits in any company. Of equal numbers
-// the one that stands first is better.
+// Rows do not know each other: a row's results are the same bits in any company, and both ways.
 #include <omp.h>
 
-#include <algorithm>
-#include <cmath>
+#include <vector>
 
-#include "simd.h"
+#include "panels.h"
+#include "ranked.h"
+#include "rows.h"
 
 namespace weft {
 namespace {
 
 constexpr int64_t LITTLE = 1 << 15;  // numbers that one thread does sooner than two
-constexpr float NOTHING = -__builtin_inff();
-constexpr int CHAINS = 4;
+constexpr int64_t MOST_ROWS = 240;   // whose block of logits stays in the second-level cache
 
-// Calls use(first number, vector) for a row's vectors; behind its end there is nothing.
+// Calls use(block, first) for the blocks of a row.
 template <class Use>
-inline void each_vector(const float* row, int64_t size, Use use) {
+inline void each_block(const float* row, int64_t size, Use use) {
   int64_t i = 0;
-  for (; i + W <= size; i += W) use(i, load(row + i));
+  for (; i + BLOCK <= size; i += BLOCK) use(row + i, i);
   if (i == size) return;
-  float rest[W];
-  std::fill(std::copy(row + i, row + size, rest), rest + W, NOTHING);
-  use(i, load(rest));
+  float rest[BLOCK];
+  std::fill(std::copy(row + i, row + size, rest), rest + BLOCK, NOTHING);
+  use(rest, i);
 }
 
-double log_sum(const float* row, int64_t size) {
-  Vec best[CHAINS], sums[CHAINS] = {};
-  std::fill(best, best + CHAINS, splat(NOTHING));
-  each_vector(row, size, [&](int64_t i, Vec value) {
-    const int chain = i / W % CHAINS;
-    best[chain] = larger(best[chain], value);
-  });
-  const Vec most = larger(larger(best[0], best[1]), larger(best[2], best[3]));
-  const float largest = largest_lane(most), peak = largest == NOTHING ? 0.0f : largest;
-  each_vector(row, size,
-              [&](int64_t i, Vec value) { sums[i / W % CHAINS] += exp_of(value - peak); });
-  const float sum = sum_of_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  return peak + std::log(static_cast<double>(sum));
-}
-
-struct Best {
+struct HeadCall {
+  LinearCall product;  // of one block at a time
+  const int64_t* banned;
+  int64_t num_banned, count;
   float* values;
   int64_t* ids;
-  int64_t count;
+  double* sums;
 
-  void begin() {
-    for (int64_t i = 0; i < count; i++) values[i] = NOTHING, ids[i] = i;
-  }
-
-  float worst() const { return values[count - 1]; }
-
-  void add(float value, int64_t id) {
-    if (!(value > worst())) return;
-    int64_t at = count - 1;
-    for (; at > 0 && value > values[at - 1]; at--) values[at] = values[at - 1], ids[at] = ids[at - 1];
-    values[at] = value, ids[at] = id;
-  }
+  Best best(int64_t row) const { return {values + row * count, ids + row * count, count}; }
 };
 
-bool any_larger(Vec value, Vec than) {
-#if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask(value, than, _CMP_GT_OQ) != 0;
-#elif defined(__AVX2__) && defined(__FMA__)
-  return _mm256_movemask_ps(_mm256_cmp_ps(value, than, _CMP_GT_OQ)) != 0;
-#else
-  return largest_lane(value) > than[0];
-#endif
+// Banned logits count in the sums, but are never among the best.
+void rank_block(const HeadCall& call, int64_t row, int64_t rows, int64_t first, float* block,
+                LogSum* totals) {
+  for (int64_t r = 0; r < rows; r++) totals[r].add(block + r * BLOCK);
+  for (int64_t i = 0; i < call.num_banned; i++) {
+    const int64_t at = call.banned[i] - first;
+    if (at < 0 || at >= BLOCK) continue;
+    for (int64_t r = 0; r < rows; r++) block[r * BLOCK + at] = NOTHING;
+  }
+  for (int64_t r = 0; r < rows; r++) call.best(row + r).add_block(block + r * BLOCK, first);
 }
 
-void choose(const float* row, int64_t size, Best best) {
-  best.begin();
-  each_vector(row, size, [&](int64_t i, Vec value) {
-    if (!any_larger(value, splat(best.worst()))) return;
-    for (int lane = 0; lane < W; lane++) best.add(value[lane], i + lane);
-  });
+void rank_rows(const HeadCall& call, int64_t row, int64_t rows) {
+  static thread_local std::vector<float> block(MOST_ROWS * BLOCK);
+  std::vector<LogSum> totals(rows);
+  LinearCall part = call.product;
+  part.x += row * part.x_stride, part.rows = rows, part.y = block.data(), part.y_stride = BLOCK;
+  for (int64_t r = 0; r < rows; r++) call.best(row + r).begin();
+  for (int64_t first = 0; first < call.product.end; first += BLOCK) {
+    part.begin = first, part.end = std::min(first + BLOCK, call.product.end);
+    if (part.end - first < BLOCK) std::fill(block.begin(), block.end(), NOTHING);
+    linear_part(part);
+    rank_block(call, row, rows, first, block.data(), totals.data());
+  }
+  for (int64_t r = 0; r < rows; r++) call.sums[row + r] = totals[r].result();
 }
 
 }  // namespace
@@ -87,7 +73,11 @@ EXPORT void weft_log_sums(const float* rows, int64_t num, int64_t size, int64_t 
   using namespace weft;
   if (num * size < LITTLE) threads = 1;
 #pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (threads > 1)
-  for (int64_t n = 0; n < num; n++) sums[n] = log_sum(rows + n * stride, size);
+  for (int64_t n = 0; n < num; n++) {
+    LogSum total;
+    each_block(rows + n * stride, size, [&](const float* block, int64_t) { total.add(block); });
+    sums[n] = total.result();
+  }
 }
 
 EXPORT void weft_best(const float* rows, int64_t num, int64_t size, int64_t stride, int64_t count,
@@ -95,6 +85,26 @@ EXPORT void weft_best(const float* rows, int64_t num, int64_t size, int64_t stri
   using namespace weft;
   if (num * size < LITTLE) threads = 1;
 #pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (threads > 1)
-  for (int64_t n = 0; n < num; n++)
-    choose(rows + n * stride, size, {values + n * count, ids + n * count, count});
+  for (int64_t n = 0; n < num; n++) {
+    Best best{values + n * count, ids + n * count, count};
+    best.begin();
+    each_block(rows + n * stride, size,
+               [&](const float* block, int64_t first) { best.add_block(block, first); });
+  }
+}
+
+// The best of x W^T + bias; rows are divided among the threads, so there should be many.
+EXPORT void weft_head_best(const weft::Packed* weight, const float* x, const float* bias,
+                           int64_t rows, int64_t x_stride, const int64_t* banned,
+                           int64_t num_banned, int64_t count, float* values, int64_t* ids,
+                           double* sums, int64_t threads) {
+  using namespace weft;
+  const LinearCall product{weight, x, bias, nullptr, rows, x_stride, 0, 0, weight->outputs};
+  const HeadCall call{product, banned, num_banned, count, values, ids, sums};
+  const int64_t parts = std::max(threads, (rows + MOST_ROWS - 1) / MOST_ROWS);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) if (threads > 1)
+  for (int64_t part = 0; part < parts; part++) {
+    const int64_t row = rows * part / parts, end = rows * (part + 1) / parts;
+    if (end > row) rank_rows(call, row, end - row);
+  }
 }

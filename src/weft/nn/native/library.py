@@ -47,6 +47,9 @@ class Native:
     """(rows, how many, size, stride, sums, threads)"""
     best: Callable[..., None]
     """(rows, how many, size, stride, count, values, ids, threads)"""
+    head_best: Callable[..., None]
+    """(weight, x, bias or None, rows, x_stride, banned ids, how many, count, values, ids, sums,
+    threads)"""
     copy_rows: Callable[..., None]
     """(pages, bytes of a page, of a row, triples of source, target and rows, how many)"""
     norm: Callable[..., None]
@@ -80,6 +83,15 @@ FUNCTIONS: dict[str, list[type]] = {
     "agreement": [*[c_void_p] * 4, *[c_int64] * 2, *[c_float] * 2, c_int64],
     "log_sums": [c_void_p, *[c_int64] * 3, c_void_p, c_int64],
     "best": [c_void_p, *[c_int64] * 4, *[c_void_p] * 2, c_int64],
+    "head_best": [
+        *[c_void_p] * 3,
+        *[c_int64] * 2,
+        c_void_p,
+        c_int64,
+        c_int64,
+        *[c_void_p] * 3,
+        c_int64,
+    ],
     "copy_rows": [c_void_p, *[c_int64] * 2, c_void_p, c_int64],
     "norm": [*[c_void_p] * 3, *[c_int64] * 4],
     "rows": [*[c_void_p] * 2, c_int64, *[c_void_p] * 2],

@@ -119,6 +119,10 @@ void some_panels(const Call& call, int64_t first, int64_t last, int64_t row, int
 
 }  // namespace
 
+void linear_part(const LinearCall& call) {
+  some_panels(call, call.begin / WIDTH, (call.end + WIDTH - 1) / WIDTH, 0, call.rows);
+}
+
 void linear_rows(const LinearCall& call, int64_t threads) {
   const int64_t first = call.begin / WIDTH, panels = (call.end + WIDTH - 1) / WIDTH - first;
   if (call.rows == 0 || panels <= 0) return;

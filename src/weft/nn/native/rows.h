@@ -22,6 +22,8 @@ struct LinearCall {
   int64_t rows, x_stride, y_stride, begin, end;
 };
 void linear_rows(const LinearCall& call, int64_t threads);
+// The same by the thread that calls it alone: no team, no barrier.
+void linear_part(const LinearCall& call);
 
 // Mirrors NormStruct of structs.py.
 struct Norm {

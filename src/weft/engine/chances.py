@@ -1,0 +1,74 @@
+"""What may come next at the places of a pass where a token is chosen: logits, or only the best ids.
+
+Logits of a whole vocabulary are much to write and to read again; a search asks for a few of each
+row, which the head can find without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.nn.head import Head
+from weft.nn.native.best import best_of, log_sums
+
+Banned = Mapping[tuple[int, ...], Sequence[int]]
+"""Ids that are never written, and the rows in which they are not."""
+
+
+class Chances:
+    """N places; x_ND is what the head reads there, `made` their logits where there are any yet."""
+
+    def __init__(self, head: Head, x_ND: Tensor, made: Tensor | None = None) -> None:
+        self.head, self.x_ND, self.made = head, x_ND, made
+
+    def __len__(self) -> int:
+        return len(self.x_ND)
+
+    @property
+    @torch.inference_mode()
+    def logits_NV(self) -> Tensor:
+        """In float32 at least. Once they are made, everything else is read from them."""
+        if self.made is None:
+            made: Tensor = self.head(self.x_ND[None])[0]
+            self.made = made.to(torch.promote_types(made.dtype, torch.float))
+        return self.made
+
+    def of(self, rows: Sequence[int]) -> Chances:
+        """Those of some places; usually all of them, and then nothing is copied."""
+        if len(rows) == len(self):
+            return self
+        made = None if self.made is None else self.made[rows]
+        return Chances(self.head, self.x_ND[rows], made)
+
+    @torch.inference_mode()
+    def logit(self, row: int, token: int) -> float:
+        """Of one token; to the last bit what it is among all others."""
+        return float(self.of([row]).logits_NV[0, token])
+
+    @torch.inference_mode()
+    def best(self, count: int, banned: Banned) -> tuple[Any, Any, Any]:
+        """Log-probabilities logp_NK and ids_NK of the best tokens of each row that are not banned,
+        and the logarithm of the sum of all exps, sums_N; in numpy."""
+        everywhere = [ids for ids, rows in banned.items() if len(rows) == len(self)]
+        found = None
+        if len(everywhere) == len(banned) and self.made is None:
+            found = self.head.best(self.x_ND, count, [one for ids in everywhere for one in ids])
+        parts = found or self.best_logits(count, banned)
+        best_NK, ids_NK, sums_N = (part.cpu().numpy() for part in parts)
+        return best_NK.astype(np.float64) - sums_N[:, None], ids_NK, sums_N
+
+    def best_logits(self, count: int, banned: Banned) -> tuple[Tensor, Tensor, Tensor]:
+        """The same from the logits."""
+        logits_NV = self.logits_NV
+        sums_N = log_sums(logits_NV)
+        if banned:
+            logits_NV = logits_NV.clone()
+        for ids, rows in banned.items():
+            logits_NV[np.ix_(rows, ids)] = -inf
+        return *best_of(logits_NV, count), sums_N
