@@ -7,20 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
-from weft.engine.beam import BeamConfig, Hypothesis
+from weft.engine.beam import BeamConfig, Beams, Hypothesis
 from weft.engine.chances import Chances
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
+from weft.engine.ranking import advance_all, best_of_all
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import GREEDY, Writing
 from weft.models.build import Model
 from weft.sampling.settings import SamplingConfig
 
 
-def known(logits_NV: Tensor) -> Chances:
-    """Chances whose logits are these."""
+def advance(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]:
+    """One step of all searches by these logits."""
     nothing: Any = None
-    return Chances(nothing, logits_NV, logits_NV)
+    chances = Chances(nothing, logits_NV, logits_NV)
+    return advance_all(searches, best_of_all(searches, chances))
 
 
 SMALL = EngineConfig(cache_gib=0.01, page_size=4)

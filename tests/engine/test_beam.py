@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.asking import known
+from tests.engine.asking import advance
 from weft.core.errors import UsageError
 from weft.engine.beam import BeamConfig, Beams
-from weft.engine.ranking import advance_all
 
 V, END = 5, 0
 
@@ -30,7 +29,7 @@ def search(config: BeamConfig, limit: int, seed: int) -> Beams:
     beams = Beams(config, limit, END)
     while not beams.is_done:
         logits_WV = torch.stack([logits_after(history, seed) for history in beams.histories])
-        advance_all([beams], known(logits_WV))
+        advance([beams], logits_WV)
     return beams
 
 
@@ -80,7 +79,7 @@ def test_requests_of_one_pass_do_not_change_each_other() -> None:
     seeds = dict(zip(map(id, together), (1, 2, 3), strict=True))
     while running := [beams for beams in together if not beams.is_done]:
         rows = [logits_after(h, seeds[id(b)]) for b in running for h in b.histories]
-        advance_all(running, known(torch.stack(rows)))
+        advance(running, torch.stack(rows))
     assert [b.best() for b in together] == [b.best() for b in alone]
 
 
@@ -94,7 +93,7 @@ def test_rules_of_one_request_do_not_reach_the_others() -> None:
         with torch.inference_mode():
             rows = [logits_after(h, seeds[id(b)]) for b in running for h in b.histories]
             logits = torch.stack(rows)
-        advance_all(running, known(logits))
+        advance(running, logits)
     assert [b.best() for b in together] == [b.best() for b in alone]
     assert not {1, 2} & set(together[0].best()[0].ids) and together[2].best()[0].ids[0] == 3
 
@@ -117,30 +116,30 @@ def test_a_single_beam_goes_as_the_general_rule_has_it(end_id: int | None) -> No
 def test_parents_are_places_of_the_beams_before() -> None:
     beams = Beams(BeamConfig(2), 4, END)
     logits = torch.tensor([[-9.0, 3.0, 2.9, 0.0, 0.0]])
-    assert advance_all([beams], known(logits)) == [[0, 0]]
+    assert advance([beams], logits) == [[0, 0]]
     assert beams.histories == [[1], [2]]
     second = torch.tensor([[-9.0, 0.0, 0.0, 0.0, 0.0], [-9.0, 9.0, 8.9, 0.0, 0.0]])
-    assert advance_all([beams], known(second)) == [[1, 1]]
+    assert advance([beams], second) == [[1, 1]]
     assert beams.histories == [[2, 1], [2, 2]]
 
 
 def test_a_first_token_is_forced_and_costs_nothing() -> None:
     beams = Beams(BeamConfig(2, first=3), 4, END)
-    advance_all([beams], known(torch.randn(1, V)))
+    advance([beams], torch.randn(1, V))
     assert beams.histories[0] == [3] and beams.scores[0] == 0.0
 
 
 def test_banned_tokens_are_never_written() -> None:
     beams = Beams(BeamConfig(3, banned=(1, 2)), 3, END)
     while not beams.is_done:
-        advance_all([beams], known(torch.zeros(len(beams.histories), V)))
+        advance([beams], torch.zeros(len(beams.histories), V))
     assert all(not {1, 2} & set(one.ids) for one in beams.found)
 
 
 def test_without_an_end_the_limit_ends_it() -> None:
     beams = Beams(BeamConfig(2, num_best=2), 3, end_id=None)
     while not beams.is_done:
-        advance_all([beams], known(torch.randn(len(beams.histories), V)))
+        advance([beams], torch.randn(len(beams.histories), V))
     assert [len(one.ids) for one in beams.best()] == [3, 3]
 
 

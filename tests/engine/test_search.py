@@ -8,11 +8,10 @@ from math import inf
 import pytest
 import torch
 
-from tests.engine.asking import beam_search, generate, known
+from tests.engine.asking import advance, beam_search, generate
 from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError
 from weft.engine.beam import BeamConfig, Beams
-from weft.engine.ranking import advance_all
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 
@@ -85,7 +84,7 @@ def test_a_long_sentence_that_begins_badly_is_waited_for():
         beams = Beams(BeamConfig(5, penalty), 8, END)
         while not beams.is_done:
             last = [history[-1] if history else 1 for history in beams.histories]
-            advance_all([beams], known(table[last]))
+            advance([beams], table[last])
         assert beams.best()[0].ids == best
 
 

@@ -1,5 +1,5 @@
-"""Beam search inside the engine: the logits of a request's beams -> which beams go on, and what
-was found.
+"""Beam search inside the engine: the best next tokens of a request's beams -> which beams go on,
+and what was found.
 
     one step    2W best of the W x V next tokens; the W best that do not end go on, an end among
                 the W best is found

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.engine.beam import Beams
 from weft.engine.chances import Chances
-from weft.engine.ranking import banned_rows, forced
+from weft.engine.ranking import banned_rows, force
 from weft.engine.schedule.plan import Chunk, Plan
 
 NONE = -1
@@ -48,10 +48,10 @@ class Burst:
         banned = {
             ids: np.flatnonzero(np.isin(going, rows)).tolist() for ids, rows in self.banned.items()
         }
-        logp_N1, ids_N1, sums_N = chances.best(1, banned)
-        ids_N, logp_N = ids_N1[:, 0], logp_N1[:, 0]
-        if not self.passes:
-            self.force(ids_N, logp_N, chances, sums_N)
+        best = chances.best(1, banned)
+        if not self.passes:  # behind the first pass nothing is forced
+            force(self.searches, range(len(going) + 1), chances, best)
+        logp_N, ids_N = best[0][:, 0], best[1][:, 0]
         self.scores[going] += logp_N
         goes_N = (ids_N != self.ends[going]) & (self.scores[going] > -np.inf)
         goes_N &= len(self.passes) + 1 < self.limits[going]
@@ -60,14 +60,6 @@ class Burst:
         self.passes.append(chosen)
         self.going = going[goes_N]
         return ids_N, goes_N
-
-    def force(self, ids_N: Any, logp_N: Any, chances: Chances, sums_N: Any) -> None:
-        """What must be written, which can be so in the first pass only: a given first token, or at
-        its limit the end."""
-        for place, search in enumerate(self.searches):
-            if search.must_write is not None:
-                logp_N[place] = forced(search, chances, place, sums_N)
-                ids_N[place] = search.must_write
 
     def settle(self) -> list[list[int]]:
         """Tell the searches; the tokens of each."""

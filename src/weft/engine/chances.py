@@ -47,14 +47,19 @@ class Chances:
         return Chances(self.head, self.x_ND[rows], made)
 
     @torch.inference_mode()
-    def logit(self, row: int, token: int) -> float:
-        """Of one token; to the last bit what it is among all others."""
-        return float(self.of([row]).logits_NV[0, token])
+    def logits_of(self, token: int, rows: Sequence[int]) -> Any:
+        """Of one token in some rows, float64 in numpy; to the last bit what they are among all."""
+        if self.made is not None:
+            logits_N = self.made[rows, token]
+        else:
+            logits_N = self.head.column(self.x_ND[rows], token)
+        return logits_N.double().cpu().numpy()
 
     @torch.inference_mode()
     def best(self, count: int, banned: Banned) -> tuple[Any, Any, Any]:
         """Log-probabilities logp_NK and ids_NK of the best tokens of each row that are not banned,
         and the logarithm of the sum of all exps, sums_N; in numpy."""
+        banned = {ids: rows for ids, rows in banned.items() if rows}
         everywhere = [ids for ids, rows in banned.items() if len(rows) == len(self)]
         found = None
         if len(everywhere) == len(banned) and self.made is None:

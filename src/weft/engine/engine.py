@@ -35,14 +35,14 @@ from weft.engine.lines import LineMaker
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory import make_memory
 from weft.engine.past import Past
-from weft.engine.runner import Results, Runner
+from weft.engine.runner import Runner
 from weft.engine.saving import Carried, cache_key, load_cache, save_cache
 from weft.engine.schedule.plan import Plan
 from weft.engine.schedule.request import Request, Sequence
 from weft.engine.schedule.scheduler import Scheduler
 from weft.engine.settings import EngineConfig
 from weft.engine.statistics import EngineStatistics, engine_statistics
-from weft.engine.step import choose_tokens, publish_burst
+from weft.engine.step import Ahead, choose_tokens, look_ahead, publish_burst
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update, Writing
 from weft.models.build import Model
@@ -84,7 +84,7 @@ class Engine:
         """A new request; its name. Raises UsageError, and nothing is taken, for one that can never
         be served."""
         name = f"r{next(self.names)}"
-        writing.sampling.check_ids(self.model.config.vocab_size)
+        writing.check_ids(self.model.config.vocab_size)
         lines = self.maker.lines(writing)
         beam = writing.beam.width if writing.beam else 0
         given = (tuple(writing.prompt), writing.max_tokens, writing.source, writing.salt)
@@ -128,32 +128,31 @@ class Engine:
         self.forget(name)
 
     def step(self) -> list[Update]:
-        """One pass for everybody whose turn it is."""
+        """One plan for everybody whose turn it is: one pass, or several."""
         plan = self.scheduler.plan(self.drafts_of if self.config.speculate else None)
-        burst = Burst.of(plan, self.beams)
         try:
+            burst = Burst.of(plan, self.beams)
             results = self.runner.run(plan, burst.choose if burst else None)
+            ahead = look_ahead(plan, results, self.lines, self.beams)
         except BaseException:
             self.scheduler.abandon(plan)
             raise
         try:
-            return self.settle(plan, results, burst)
+            return self.settle(plan, results.vectors, burst or ahead)
         except BaseException:
             self.drop(plan)
             raise
 
-    def settle(self, plan: Plan, results: Results, burst: Burst | None) -> list[Update]:
+    def settle(self, plan: Plan, vectors: list[Tensor], ahead: Ahead | Burst) -> list[Update]:
         """Choose tokens, tell the scheduler, and say what is new."""
         updates = [
             self.read(one.request.id, x_TD)
-            for one, x_TD in zip(plan.embeddings, results.vectors, strict=True)
+            for one, x_TD in zip(plan.embeddings, vectors, strict=True)
         ]
-        if burst is not None:
-            outcome = publish_burst(burst, updates)
+        if isinstance(ahead, Burst):
+            outcome = publish_burst(ahead, self.beams, updates)
         else:
-            rows = zip(plan.chunks, results.rows, strict=True)
-            sampled = [pair for pair in rows if pair[0].num_samples]
-            outcome = choose_tokens(sampled, results.chances, self.lines, self.beams, updates)
+            outcome = choose_tokens(ahead, self.lines, updates)
         self.scheduler.commit(plan, outcome.grown, outcome.branched)
         for key in outcome.ended:
             self.scheduler.finish(*key)

@@ -17,14 +17,25 @@ import numpy as np
 from weft.engine.beam import Beams, Candidate
 from weft.engine.chances import Banned, Chances
 
+Best = tuple[Any, Any]
+"""logp_NK and ids_NK of the best tokens of each beam, numpy."""
 
-def advance_all(searches: Sequence[Beams], chances: Chances) -> list[list[int]]:
-    """One step of many requests: the places of the chances are the beams of the first, then of the
-    second and so on. For each request the parents of its new beams."""
-    counts = [len(search.scores) for search in searches]
-    begins = [0, *accumulate(counts)]
+
+def best_of_all(searches: Sequence[Beams], chances: Chances) -> Best:
+    """The best tokens of all beams: the places of the chances are the beams of the first search,
+    then of the second and so on."""
     widest = 2 * max(search.config.width for search in searches)
-    logp_NK, ids_NK = best_tokens(searches, begins, chances, widest)
+    return best_tokens(searches, begins_of(searches), chances, widest)
+
+
+def begins_of(searches: Sequence[Beams]) -> list[int]:
+    """Where the beams of each search begin, and where the last one's end."""
+    return [0, *accumulate(len(search.scores) for search in searches)]
+
+
+def advance_all(searches: Sequence[Beams], best: Best) -> list[list[int]]:
+    """One step of many requests. For each the parents of its new beams."""
+    begins, (logp_NK, ids_NK) = begins_of(searches), best
     parents: list[list[int]] = [[] for _ in searches]
     for (width, count), places in alike(searches).items():
         rows_GW = np.array([begins[i] for i in places])[:, None] + np.arange(count)
@@ -48,24 +59,31 @@ def advance_alone(searches: Sequence[Beams], logp_G: Any, ids_G: Any) -> Iterabl
 
 def best_tokens(
     searches: Sequence[Beams], begins: Sequence[int], chances: Chances, count: int
-) -> tuple[Any, Any]:
+) -> Best:
     """Log-probabilities and ids of the best tokens of each row, in numpy, with what must or must
     not be written."""
     logp_NK, ids_NK, sums_N = chances.best(count, banned_rows(searches, begins))
-    for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
-        if search.must_write is not None:
-            logp_NK[begin:end], ids_NK[begin:end, 0] = -inf, search.must_write
-            for row in range(begin, end):
-                logp_NK[row, 0] = forced(search, chances, row, sums_N)
+    force(searches, begins, chances, (logp_NK, ids_NK, sums_N))
     return logp_NK, ids_NK
 
 
-def forced(search: Beams, chances: Chances, row: int, sums_N: Any) -> float:
-    """The log-probability of what must be written: a given first token costs nothing."""
-    token = search.must_write
-    if search.length == 0 or token is None:
-        return 0.0
-    return -inf if token in search.config.banned else chances.logit(row, token) - float(sums_N[row])
+def force(
+    searches: Sequence[Beams], begins: Sequence[int], chances: Chances, best: tuple[Any, Any, Any]
+) -> None:
+    """What must be written becomes the only candidate: a given first token, which costs nothing, or
+    at the limit the end."""
+    logp_NK, ids_NK, sums_N = best
+    ends: dict[int, list[int]] = {}
+    for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
+        token = search.must_write
+        if token is not None:
+            logp_NK[begin:end], ids_NK[begin:end, 0] = -inf, token
+            if search.length == 0:
+                logp_NK[begin:end, 0] = 0.0
+            elif token not in search.config.banned:
+                ends.setdefault(token, []).extend(range(begin, end))
+    for token, rows in ends.items():
+        logp_NK[rows, 0] = chances.logits_of(token, rows) - sums_N[rows]
 
 
 def banned_rows(searches: Sequence[Beams], begins: Sequence[int]) -> Banned:

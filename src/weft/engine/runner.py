@@ -1,9 +1,9 @@
-"""The runner: a Plan -> chances and vectors. The only part of the engine that holds tensors.
+"""The runner: a Plan -> chances and vectors. Here, and in what it returns, are the tensors.
 
     1  copies      pages that a fork is about to write into
     2  sources     packed through the encoder without padding; their rows go into pages
     3  embeddings  likewise; nothing is kept
-    4  chunks      one packed pass of the decoder; chances only where a token will be chosen
+    4  chunks      one packed pass of the decoder, or several; chances where a token is chosen
 
 The same layers that train: a packed row of tokens, and a cache that knows pages.
 """

@@ -1,4 +1,4 @@
-"""The choosing half of a step: chances -> new tokens of every line, and what to publish.
+"""The choosing half of a step: what may come next -> new tokens, and what to publish.
 
 All rows of a pass are chosen in one call (plain greedy ones by a single argmax). With drafts, a
 line has several rows: its tokens are those that would have been chosen without them, as far as the
@@ -15,11 +15,11 @@ from torch import Tensor
 from weft.core.errors import UsageError
 from weft.engine.beam import Beams
 from weft.engine.burst import Burst
-from weft.engine.chances import Chances
 from weft.engine.drafts import accept
 from weft.engine.logprobs import TokenLogprob, token_logprob
-from weft.engine.ranking import advance_all
-from weft.engine.schedule.plan import Branched, Chunk, Grown, Key
+from weft.engine.ranking import Best, advance_all, best_of_all
+from weft.engine.runner import Results
+from weft.engine.schedule.plan import Branched, Chunk, Grown, Key, Plan
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update
 from weft.sampling.base import Row
@@ -63,25 +63,48 @@ class Place:
     rows: list[Row]
 
 
-def choose_tokens(
-    sampled: Sequence[tuple[Chunk, slice]],
-    chances: Chances | None,
-    lines: Lines,
-    beams: Mapping[str, Beams],
-    updates: list[Update],
-) -> Outcome:
-    """Tokens of lines and beams, from the places that belong to them."""
+@dataclass
+class Ahead:
+    """All that is computed before anybody takes a token: a pass that fails up to here can be run
+    again."""
+
+    written: list[tuple[Chunk, slice]] = field(default_factory=list)
+    """Chunks of lines, and their rows of the logits."""
+    logits_NV: Tensor | None = None
+    names: list[str] = field(default_factory=list)
+    """Requests that are searched."""
+    searches: list[Beams] = field(default_factory=list)
+    best: Best | None = None
+    """Candidates of all their beams."""
+
+
+def look_ahead(plan: Plan, results: Results, lines: Lines, beams: Mapping[str, Beams]) -> Ahead:
+    """What lines and beams choose from, at the places that belong to them."""
+    ahead, chances = Ahead(), results.chances
     if chances is None:
-        return Outcome()
-    written = [pair for pair in sampled if pair[0].request.id in lines]
+        return ahead
+    rows_of_chunks = zip(plan.chunks, results.rows, strict=True)
+    sampled = [pair for pair in rows_of_chunks if pair[0].num_samples]
+    ahead.written = [pair for pair in sampled if pair[0].request.id in lines]
+    if ahead.written:
+        ahead.logits_NV = chances.logits_NV
     searched = [pair for pair in sampled if pair[0].request.id in beams]
-    outcome = choose_all(written, lines, chances.logits_NV, updates) if written else Outcome()
     if searched:
         rows = [row for _, part in searched for row in range(part.start, part.stop)]
-        names = list(dict.fromkeys(chunk.request.id for chunk, _ in searched))
-        searches = [beams[name] for name in names]
-        parents = advance_all(searches, chances.of(rows))
-        outcome.branched |= publish_beams(names, searches, parents, updates)
+        ahead.names = list(dict.fromkeys(chunk.request.id for chunk, _ in searched))
+        ahead.searches = [beams[name] for name in ahead.names]
+        ahead.best = best_of_all(ahead.searches, chances.of(rows))
+    return ahead
+
+
+def choose_tokens(ahead: Ahead, lines: Lines, updates: list[Update]) -> Outcome:
+    """Tokens of lines and beams."""
+    outcome = Outcome()
+    if ahead.logits_NV is not None:
+        outcome = choose_all(ahead.written, lines, ahead.logits_NV, updates)
+    if ahead.best is not None:
+        parents = advance_all(ahead.searches, ahead.best)
+        outcome.branched |= publish_beams(ahead.names, ahead.searches, parents, updates)
     return outcome
 
 
@@ -187,12 +210,13 @@ def publish_beams(
     return branched
 
 
-def publish_burst(burst: Burst, updates: list[Update]) -> Outcome:
-    """What becomes of searches that went through several passes."""
+def publish_burst(burst: Burst, beams: Mapping[str, Beams], updates: list[Update]) -> Outcome:
+    """What becomes of searches that went through several passes; of who has been cancelled nothing
+    is said."""
     outcome = Outcome()
     for chunk, search, tokens in zip(burst.chunks, burst.searches, burst.settle(), strict=True):
         outcome.grown[chunk.key] = Grown(tokens, search.is_done)
-        if search.is_done:
+        if search.is_done and chunk.request.id in beams:
             updates.append(result_of(chunk.request.id, search))
     return outcome
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from weft.core.errors import UsageError
 from weft.engine.beam import BeamConfig, Hypothesis
 from weft.engine.drafts import Drafter
 from weft.engine.grammar import Grammar, Matcher
@@ -43,6 +44,19 @@ class Writing:
     """A beam search instead of sampling: greedy in its steps, one result at the end."""
     salt: str = ""
     """Requests with different salts share nothing in the cache."""
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Refuse ids that the vocabulary does not have."""
+        self.sampling.check_ids(vocab_size)
+        if self.beam is not None:
+            first = () if self.beam.first is None else (self.beam.first,)
+            for name, ids in (("banned", self.beam.banned), ("first", first), ("ends", self.ends)):
+                wrong = [index for index in ids if not 0 <= index < vocab_size]
+                if wrong:
+                    raise UsageError(
+                        f"{name} of a search names id {wrong[0]}, but ids go from 0 to "
+                        f"{vocab_size - 1}. Use ids of this model's vocabulary."
+                    )
 
 
 @dataclass(frozen=True)

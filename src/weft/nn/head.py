@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.config import Config
+from weft.nn.hooks import is_looked_at
 from weft.nn.linear import Linear, Product
 from weft.nn.native.best import best_of_product
 from weft.nn.norm import NormConfig, build_norm
@@ -46,10 +47,14 @@ class Head(Product):
         self.transform = Transform(width, norm) if config.transform else nn.Identity()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        logits_BTV = self.product(self.entered(x_BTD))
-        if self.softcap is None:
-            return logits_BTV
-        return self.softcap * torch.tanh(logits_BTV / self.softcap)
+        return self.capped(self.product(self.entered(x_BTD)))
+
+    def column(self, x_ND: Tensor, token: int) -> Tensor:
+        """The logits of one token, logits_N: to the last bit what they are among all."""
+        return self.capped(self.product(self.entered(x_ND), slice(token, token + 1)))[:, 0]
+
+    def capped(self, logits: Tensor) -> Tensor:
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def entered(self, x: Tensor) -> Tensor:
         """What the product reads."""
@@ -60,12 +65,15 @@ class Head(Product):
         self, x_ND: Tensor, count: int, banned: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """The best logits of each row that are not banned, their ids, and the logarithm of the sum
-        of all exps, without the logits themselves. None where it takes the logits, or where rows
-        are so few that cores would wait: to the last bit it is the same."""
+        of all exps, without the logits themselves. None where it takes the logits, where somebody
+        looks at them, or where rows are so few that cores would wait: to the last bit it is the
+        same."""
         packed = self.current()
         if packed is None or not packed.is_native or not is_plain(x_ND):
             return None
         if self.softcap is not None or len(x_ND) < LEAST_ROWS * torch.get_num_threads():
+            return None
+        if is_looked_at(self.modules()):
             return None
         return best_of_product(self.entered(x_ND), packed, self.bias, count, banned)
 

@@ -38,9 +38,27 @@ def test_a_row_does_not_know_the_others_nor_what_lies_behind_it() -> None:
             assert torch.equal(ours, theirs)
 
 
-def test_of_equal_numbers_the_first_is_the_better() -> None:
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("is_native", [True, False])
+def test_of_equal_numbers_the_first_is_the_better(
+    count: int, is_native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_native:
+        monkeypatch.setattr(module, "native", lambda: None)
+    some = torch.randn(300, generator=torch.Generator().manual_seed(3))
+    some[[7, 50, 200]] = 9.0
     with torch.inference_mode():
-        assert best_of(torch.zeros(1, 30), 4)[1].tolist() == [[0, 1, 2, 3]]
+        assert best_of(torch.zeros(2, 30), count)[1].tolist() == [[0, 1, 2, 3][:count]] * 2
+        assert best_of(some[None], count)[1].tolist()[0][:3] == [7, 50, 200][:count]
+
+
+@pytest.mark.parametrize("V", [4000, 256_000])
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_sums_of_many_words_are_exact(V: int, scale: float) -> None:
+    logits = torch.randn(3, V, generator=torch.Generator().manual_seed(4)) * scale
+    with torch.inference_mode():
+        sums = log_sums(logits)
+    torch.testing.assert_close(sums, logits.double().logsumexp(-1), rtol=0, atol=5e-7)
 
 
 def test_without_the_library_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,22 +105,29 @@ def head_of(vocab_size: int, width: int, **config: Any) -> Head:
 
 
 @pytest.mark.skipif(native() is None, reason="there is no compiler")
-@pytest.mark.parametrize("V", [5, 16, 64, 77, 4000])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("V", "D"), [(5, 40), (64, 40), (77, 800), (4000, 40)])
 @pytest.mark.parametrize("config", [{}, {"bias": True, "scale": 0.3}], ids=str)
-def test_a_head_finds_the_best_of_its_logits_without_them(V: int, config: dict[str, Any]) -> None:
-    head, banned = head_of(V, 40, **config), [0, V - 1]
-    with torch.inference_mode():
-        for N in (LEAST_ROWS * torch.get_num_threads(), 61, 500):
-            x = torch.randn(N, 40)
-            logits = head(x[None])[0]
-            sums = log_sums(logits)
-            logits[:, banned] = -torch.inf
-            expected = best_of(logits, 7)
-            found = head.best(x, 7, banned)
-            assert found is not None
-            assert torch.equal(found[0], expected[0]) and torch.equal(found[2], sums)
-            is_there = found[0] > -torch.inf
-            assert torch.equal(found[1][is_there], expected[1][is_there])
+def test_a_head_finds_the_best_of_its_logits_without_them(
+    V: int, D: int, threads: int, config: dict[str, Any]
+) -> None:
+    head, banned, before = head_of(V, D, **config), [0, V - 1], torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            for N in (LEAST_ROWS * threads, 61, 500):
+                x = torch.randn(N, D)
+                logits = head(x[None])[0]
+                sums = log_sums(logits)
+                logits[:, banned] = -torch.inf
+                best, ids = best_of(logits, 7)
+                found = head.best(x, 7, banned)
+                assert found is not None
+                assert torch.equal(found[0], best) and torch.equal(found[2], sums)
+                is_there = best > -torch.inf
+                assert torch.equal(found[1][is_there], ids[is_there])
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_head_of_few_rows_or_with_a_cap_leaves_it_to_the_logits() -> None:

@@ -1,7 +1,7 @@
 """One step as data: what the scheduler decides (`Plan`) and what the runner reports back.
 
 The runner executes, in this order: `copies` one after the other, `sources` and `embeddings` through
-the encoder, then all `chunks` in one packed pass of the decoder.
+the encoder, then all `chunks` in one packed pass of the decoder, or in `num_passes` of them.
 Then it samples behind every chunk that says so and hands `Grown` or `Branched` to `commit`. Page
 tables in a plan are the live ones: read them before `commit`, keep copies of what is needed later.
 """

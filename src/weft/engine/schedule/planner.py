@@ -94,7 +94,7 @@ class Planner:
 
     def lengthen(self, step: Step) -> None:
         """Several passes, where everybody runs a token and nobody looks at the next one. They get
-        pages for all of them, unless those would be somebody else's."""
+        pages for all of them, as far as admission would give them, too."""
         chunks = [chunk for parts in step.chunks.values() for chunk in parts]
         if step.embeddings or not all(map(can_go_on, chunks)):
             return
@@ -108,11 +108,13 @@ class Planner:
         needed = [one.needs(chunk.start + 1, chunk.start + num) for chunk, one, num in longer]
         if sum(needed) > self.memory.room - self.admission.watermark:
             return
-        for (chunk, tables, chunk.num_passes), number in zip(longer, needed, strict=True):
+        for (chunk, tables, passes), number in zip(longer, needed, strict=True):
+            chunk.num_passes = passes
             if number:
                 fresh = self.memory.allocate(number, tables.owner)
                 assert fresh is not None, f"{tables.owner} was promised {number} pages"
-                tables.grow(chunk.start + 1, chunk.start + chunk.num_passes, fresh)
+                copies = tables.grow(chunk.start + 1, chunk.start + passes, fresh)
+                assert not copies, f"{tables.owner} shares a page that it has just been given"
 
     def take(self, number: int, owner: str, job: Job, step: Step) -> list[int] | None:
         """Pages, if need be those of jobs admitted later; None when the job itself had to go."""

@@ -150,13 +150,12 @@ class Scheduler:
 def ends(job: Job) -> list[Key]:
     """Sequences of a job that may not become longer. Beams end by themselves: one more pass over
     their last token says how likely the end is."""
-    if job.request.beam:
-        return []
-    limit = job.request.max_tokens
+    # a search writes its end behind the last token that it may have
+    limit = job.request.max_tokens + (job.request.beam > 0)
     longest = 0
     for sequence in job.sequences:  # a plain loop: this runs for every job in every step
         longest = max(longest, sequence.num_generated)
     assert longest <= limit, f"{job.request.id} has {longest} new tokens, over {limit}"
-    if longest < limit:
+    if job.request.beam or longest < limit:
         return []
     return [Key(job.request.id, s.index) for s in job.sequences if s.num_generated == limit]

@@ -30,12 +30,11 @@ def log_sums(logits_NV: Tensor) -> Tensor:
 
 
 def best_of(logits_NV: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest numbers of each row, best_NK, and their ids_NK, largest first. Where a
-    row has fewer that are above -inf, -inf stands with any ids."""
+    """The `count` largest numbers of each row, best_NK, and their ids_NK, largest first; of equal
+    ones the first. Where a row has fewer that are above -inf, -inf stands with any ids."""
     count, library = min(count, logits_NV.shape[1]), library_for(logits_NV)
     if library is None:
-        best_NK, ids_NK = logits_NV.topk(count, dim=-1)
-        return best_NK, ids_NK
+        return plain_best(logits_NV, count)
     N, V = logits_NV.shape
     best_NK = torch.empty(N, count, dtype=torch.float32, device="cpu")
     ids_NK = torch.empty(N, count, dtype=torch.long, device="cpu")
@@ -61,6 +60,17 @@ def best_of_product(
         *(best_NK.data_ptr(), ids_NK.data_ptr(), sums_N.data_ptr(), torch.get_num_threads()),
     )
     return best_NK, ids_NK, sums_N
+
+
+def plain_best(logits_NV: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """By torch, whose topk takes any of equal numbers: rows that have some are sorted."""
+    best_NK, ids_NK = logits_NV.topk(count, dim=-1)
+    is_tied_N = (logits_NV >= best_NK[:, -1:]).sum(-1) > count
+    is_tied_N |= (best_NK[:, 1:] == best_NK[:, :-1]).any(-1)
+    if bool(is_tied_N.any()):
+        order_NV = logits_NV[is_tied_N].sort(dim=-1, descending=True, stable=True).indices
+        ids_NK[is_tied_N] = order_NV[:, :count]
+    return best_NK, ids_NK
 
 
 def plain_log_sums(logits_NV: Tensor) -> Tensor:

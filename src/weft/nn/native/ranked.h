@@ -12,27 +12,29 @@
 namespace weft {
 
 constexpr int64_t BLOCK = 64;  // what is not there is NOTHING
-constexpr float NOTHING = -__builtin_inff();
 
-// The logarithm of the sum of exps, against the largest logit so far (Milakov 2018).
+// The logarithm of the sum of exps, against the largest logit so far (Milakov 2018). Blocks are
+// added in double: among 100,000 words the small ones would be lost in one float.
 struct LogSum {
   float peak = NOTHING;
-  Vec sum = {};
+  double sum = 0;
 
   void add(const float* block) {
     Vec best = load(block);
     UNROLL for (int64_t i = W; i < BLOCK; i += W) best = larger(best, load(block + i));
     const float largest = largest_lane(best);
     if (largest > peak) {
-      sum = sum * exp_of(splat(peak - largest));
+      sum *= exp_of(splat(peak - largest))[0];
       peak = largest;
     }
     const Vec shift = splat(base());
-    UNROLL for (int64_t i = 0; i < BLOCK; i += W) sum += exp_of(load(block + i) - shift);
+    Vec part = {};
+    UNROLL for (int64_t i = 0; i < BLOCK; i += W) part += exp_of(load(block + i) - shift);
+    sum += sum_of_lanes(part);
   }
 
   float base() const { return peak == NOTHING ? 0.0f : peak; }
-  double result() const { return base() + std::log(static_cast<double>(sum_of_lanes(sum))); }
+  double result() const { return base() + std::log(sum); }
 };
 
 inline bool any_larger(Vec value, Vec than) {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "simd.h"
@@ -32,7 +31,6 @@ struct ShortCall {
 
 namespace {
 
-constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 inline int64_t rounded(int64_t size) { return (size + W - 1) / W * W; }
 

@@ -29,6 +29,8 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
+constexpr float NOTHING = -__builtin_inff();  // a logit or a score that is not there
+
 typedef float Vec __attribute__((vector_size(4 * W)));
 typedef int32_t Ints __attribute__((vector_size(4 * W)));
 typedef Vec LooseVec __attribute__((aligned(4), may_alias));

@@ -18,7 +18,6 @@ constexpr int TILE = 32;
 constexpr int VECTORS = TILE / W;                  // of a row of scores
 constexpr int ROWS = W == 16 ? 6 : 3;              // query rows whose sums fit into the registers
 constexpr int64_t CHUNK = 128;                     // numbers of a head whose keys stay close by
-constexpr float NOTHING = -__builtin_inff();
 
 // The keys of a tile, numbers first, and where its values lie. Keys outside begin..end are zero.
 struct Tile {
