@@ -53,7 +53,7 @@ class Chances:
             logits_N = self.made[rows, token]
         else:
             logits_N = self.head.column(self.x_ND[rows], token)
-        return logits_N.double().cpu().numpy()
+        return logits_N.cpu().double().numpy()
 
     @torch.inference_mode()
     def best(self, count: int, banned: Banned) -> tuple[Any, Any, Any]:
