@@ -117,8 +117,7 @@ def command(
     translator.tokenizer.report.was_said = True
     drawn: SamplingKeywords = sampling if temperature > 0 else {}
     with team_of(workers, model, device, engine) as team:
-        search = (n_best, beam, length_penalty, max_tokens)
-        first = 1
+        search, first = (n_best, beam, length_penalty, max_tokens), 1
         for lines in line_groups(file):
             # nothing is printed inside: on a terminal the bar would take it to stderr
             with progress("translating", len(lines)) as step:

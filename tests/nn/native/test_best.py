@@ -104,7 +104,6 @@ def head_of(vocab_size: int, width: int, **config: Any) -> Head:
     return head.eval()
 
 
-@pytest.mark.skipif(native() is None, reason="there is no compiler")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("V", "D"), [(5, 40), (64, 40), (77, 800), (4000, 40)])
 @pytest.mark.parametrize("config", [{}, {"bias": True, "scale": 0.3}], ids=str)
@@ -122,7 +121,9 @@ def test_a_head_finds_the_best_of_its_logits_without_them(
                 logits[:, banned] = -torch.inf
                 best, ids = best_of(logits, 7)
                 found = head.best(x, 7, banned)
-                assert found is not None
+                assert (found is None) == (native() is None)
+                if found is None:  # no compiler: the logits do it
+                    continue
                 assert torch.equal(found[0], best) and torch.equal(found[2], sums)
                 is_there = best > -torch.inf
                 assert torch.equal(found[1][is_there], ids[is_there])
