@@ -180,8 +180,8 @@ def test_each_sample_and_each_result_of_a_search_has_rows_of_its_own() -> None:
     for sample, tokens in lines.items():
         check_all(engine, asked, tokens, sample)
     engine = make("t5")
-    asked = ask(engine, 9, beam=BeamConfig(4, num_best=2), ends=frozenset([2]))
-    for _ in range(5):
+    asked = ask(engine, 20, beam=BeamConfig(4, num_best=2), ends=frozenset([2]))
+    for _ in range(2):  # a prompt, and several passes
         engine.step()
     for sequence in engine.scheduler.state.jobs[asked].sequences:
         check_all(engine, asked, list(sequence.tokens), sequence.index)

@@ -63,8 +63,8 @@ class Fuzz:
         """Requests without their first turn, in the order they came: how many that came later had
         theirs."""
         self.most_overtaken = 0
-        self.only_alone = False
-        """Only searches of one beam arrive."""
+        self.width = 0
+        """Above 0: only searches of so many beams arrive."""
         self.passes = 1
         """Of the last plan."""
 
@@ -76,9 +76,10 @@ class Fuzz:
         if len(self.world.state.jobs) >= 14 or self.rng.random() > 0.7:
             return
         request = random_request(self.rng, number, self.layout, self.families)
-        if self.only_alone:
+        if self.width:
             source, prompt = request.source or self.source, request.prompt[:1]
-            request = Request(request.id, prompt, 18, source, request.salt, beam=1)
+            limit = self.rng.choice([1, 2, 18, 18, 18])
+            request = Request(request.id, prompt, limit, source, request.salt, beam=self.width)
         try:
             self.world.add(request)
             self.overtaken[request.id] = 0
@@ -145,11 +146,12 @@ def test_invariants_hold_over_random_steps(prefix, layout, forced):
 
 @pytest.mark.parametrize("forced", FORCED, ids=["free", "forced"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_invariants_hold_where_a_plan_has_several_passes(layout, forced):
-    """Searches of one beam, and now and then a time of everything."""
+@pytest.mark.parametrize("width", [1, 3])
+def test_invariants_hold_where_a_plan_has_several_passes(width, layout, forced):
+    """Searches of one width, and now and then a time of everything."""
     fuzz, num_passes = Fuzz("radix", layout, {"passes": 5, **forced}), Counter[int]()
     for number in range(STEPS):
-        fuzz.only_alone = number % 200 < 150
+        fuzz.width = width if number % 200 < 150 else 0
         fuzz.arrive(number)
         fuzz.step(number)
         num_passes[fuzz.passes] += 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from weft.cache.pages import PagePool
 from weft.cache.tables import first_block
 from weft.core.choices import pick
 from weft.engine.schedule.audit import audit, filled_rows, holders
-from weft.engine.schedule.plan import Branched, Chunk, Grown, Key, Plan
+from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, FarChild, Grown, Key, Plan
 from weft.engine.schedule.request import Request, Sequence
 from weft.engine.schedule.scheduler import Scheduler
 from weft.engine.schedule.settings import SchedulerConfig
@@ -192,10 +193,10 @@ class World:
         self.chains[chunk.key] = (tokens, chain)
         return chain
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: Chunk, only_last: bool = False) -> None:
         R, chain = self.pool.page_size, self.chain(chunk)
         for stripe, table in enumerate(chunk.pages):
-            for slot in range(chunk.start, chunk.end):
+            for slot in range(chunk.end - 1 if only_last else chunk.start, chunk.end):
                 self.rows[table[slot // R]][slot % R] = hash((chain[slot], stripe))
 
     def check_reads(self, chunk: Chunk) -> None:
@@ -214,19 +215,22 @@ class World:
                 for block, page in enumerate(table):
                     assert self.rows[page] == [(chunk.request.source, stripe, block)]
 
-    def sample(self, plan: Plan) -> tuple[dict[Key, Grown], dict[str, Branched]]:
+    def sample(self, plan: Plan) -> tuple[dict[Key, Grown], dict[str, Branched | BranchedFar]]:
         grown: dict[Key, Grown] = {}
-        branched: dict[str, Branched] = {}
+        branched: dict[str, Branched | BranchedFar] = {}
         beams: dict[str, list[Beam]] = {}
         for chunk in plan.chunks:
             chain = self.chain(chunk)
             job = self.state.jobs[chunk.request.id]
             if not chunk.num_samples:
                 continue
-            if chunk.num_passes > 1:
+            if plan.num_passes > 1 and chunk.request.beam == 1:
                 grown[chunk.key] = self.searched_far(chunk)
-                continue
-            if chunk.request.beam:
+            elif plan.num_passes > 1:
+                parts = [one for one in plan.chunks if one.request is chunk.request]
+                if chunk is parts[0]:
+                    branched[chunk.request.id] = Search(self, parts).run()
+            elif chunk.request.beam:
                 generated = job.sequences[chunk.index].tokens[len(chunk.request.prompt) :]
                 score = 0
                 for place, token in enumerate(generated, len(chunk.request.prompt)):
@@ -274,7 +278,7 @@ class World:
             tokens.append(next_beams(beams, 1)[0][2])
         return Grown(tokens)
 
-    def note(self, grown: dict[Key, Grown], branched: dict[str, Branched]) -> None:
+    def note(self, grown: dict[Key, Grown], branched: dict[str, Branched | BranchedFar]) -> None:
         for key, result in grown.items():
             self.outputs.setdefault(key, []).extend(result.tokens)
         for name, result in branched.items():
@@ -303,6 +307,7 @@ class World:
         assert self.replayed.rows == filled_rows(self.state), "replay differs from the rows"
         for job in self.state.jobs.values():
             assert job.num_passed <= self.config.patience, f"{job.request.id} is passed over"
+            assert not job.spares, f"{job.request.id} keeps pages for nobody"
 
     def check_results(self, cancelled: set[str]) -> None:
         """Every request gave what it gives alone."""
@@ -318,6 +323,68 @@ class World:
         pages = self.memory.allocate(self.pool.num_usable, "test")
         assert pages is not None and not any(map(any, self.memory.prefix.columns()))
         self.pool.free(pages, "test")
+
+
+class Search:
+    """A search of several beams through the passes of a plan, one beam after the other."""
+
+    def __init__(self, world: World, chunks: list[Chunk]) -> None:
+        self.world, self.chunks, self.request = world, chunks, chunks[0].request
+        self.tables = [copied(one.pages) for chunk in chunks for one in chunk.lanes()]
+        job = world.state.jobs[self.request.id]
+        assert len(self.tables) == self.request.beam == len(job.sequences) + len(job.spares)
+        texts = [s.tokens[len(self.request.prompt) :] for s in job.sequences]
+        self.beams = [
+            (self.score(chunk, text), place, place, list[int](), text)
+            for place, (chunk, text) in enumerate(zip(chunks, texts, strict=True))
+        ]
+        """Score, root, lane, tokens of these passes, all tokens that were written."""
+
+    def score(self, chunk: Chunk, text: list[int]) -> int:
+        chain, first = self.world.chain(chunk), len(self.request.prompt)
+        return sum(token_score(chain[place - 1], one) for place, one in enumerate(text, first))
+
+    def run(self) -> BranchedFar:
+        for number in range(1, self.chunks[0].num_passes + 1):
+            chunks = [self.longer(root, lane, new) for _, root, lane, new, _ in self.beams]
+            for chunk in chunks:
+                self.world.write(chunk, only_last=True)
+            for chunk in chunks:
+                self.world.check_reads(chunk)
+            ends = [self.world.chain(chunk)[-1] for chunk in chunks]
+            running = [(one[0], end, one[4]) for one, end in zip(self.beams, ends, strict=True)]
+            if is_search_over(running, self.request):
+                self.world.results[self.request.id] = [text for _, _, text in running]
+                return BranchedFar(number, [])
+            self.fork(next_beams(running, self.request.beam))
+        return BranchedFar(number, [FarChild(*one[1:4]) for one in self.beams])
+
+    def longer(self, root: int, lane: int, new: list[int]) -> Chunk:
+        chunk = self.chunks[root]
+        return replace(chunk, pages=self.tables[lane], tokens=[*chunk.tokens, *new])
+
+    def fork(self, children: list[tuple[int, int, int]]) -> None:
+        free = set(range(self.request.beam)) - {self.beams[parent][2] for _, parent, _ in children}
+        parents, seen, self.beams = self.beams, set[int](), []
+        for score, parent, token in children:
+            _, root, lane, new, text = parents[parent]
+            if parent in seen:
+                lane = self.copy(lane, free.pop())
+            seen.add(parent)
+            self.beams.append((score, root, lane, [*new, token], [*text, token]))
+
+    def copy(self, origin: int, lane: int) -> int:
+        first = self.chunks[0].start // self.world.pool.page_size
+        for source, target in zip(self.tables[origin], self.tables[lane], strict=True):
+            target[:first] = source[:first]
+            for page, other in zip(source[first:], target[first:], strict=True):
+                assert self.world.pool.counts[other] == 1, "others hold what a child writes into"
+                self.world.rows[other] = list(self.world.rows[page])
+        return lane
+
+
+def copied(pages: list[array[int]]) -> list[array[int]]:
+    return [table[:] for table in pages]
 
 
 def random_request(rng: random.Random, number: int, layout: Layout, families: list[list[int]]):

@@ -124,6 +124,19 @@ class Tables:
             self.pool.share(table[passed:], owner)
         return twin
 
+    def front(self, blocks: int) -> list[array[int]]:
+        """The first pages of each stripe."""
+        return [table[:blocks] for table in self.pages]
+
+    def exchange(self, front: Sequence[array[int]]) -> list[int]:
+        """Begin with pages that are shared with `owner` already; the pages given back for them."""
+        given: list[int] = []
+        for table, pages in zip(self.pages, front, strict=True):
+            given += table[: len(pages)]
+            table[: len(pages)] = pages
+        self.pool.free(given, self.owner)
+        return given
+
     def trim(self, num_computed: int) -> list[int]:
         """Give back what no query from slot `num_computed` on can read; the pages it was."""
         given = []

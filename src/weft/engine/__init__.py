@@ -15,7 +15,8 @@ The life of a request, and the file to read for each part:
     runner         a plan -> one pass through the layers, or several -> chances
     chances        what may come next: logits, or only the best ids
     step           chances -> tokens: sampling with drafts, grammars, stops, log-probabilities
-    beam, ranking  chances -> which beams go on; burst: single beams through several passes
+    beam, ranking  chances -> which beams go on
+    burst, beam_burst  the same through several passes of one plan: single beams, several beams
     team           processes with an engine each
     embed, loss    texts -> vectors; texts -> how well a decoder foresaw them
     attention      where a token of a request looked, from the keys in the pages (past: its tokens)

@@ -126,11 +126,17 @@ class Beams:
 
     def go_on(self, going: list[Candidate]) -> list[int]:
         """The chosen beams become the running ones, unless nothing can change any more."""
-        self.histories = [[*self.histories[parent], token] for _, parent, token in going]
-        self.scores = [score for score, _, _ in going]
-        best = max(self.scores, default=-inf)
-        self.is_done = not best > -inf or self.nothing_can_change(best)
+        histories = [[*self.histories[parent], token] for _, parent, token in going]
+        self.stand(histories, [score for score, _, _ in going], self.found)
         return [] if self.is_done else [parent for _, parent, _ in going]
+
+    def stand(
+        self, histories: list[list[int]], scores: list[float], found: list[Hypothesis]
+    ) -> None:
+        """This is how far the search is, behind one step or several."""
+        self.histories, self.scores, self.found = histories, scores, found
+        best = max(scores, default=-inf)
+        self.is_done = not best > -inf or self.nothing_can_change(best)
 
     def nothing_can_change(self, best: float) -> bool:
         """Whether what still runs, `best` ahead, cannot change the result."""
@@ -139,13 +145,24 @@ class Beams:
                 for ids, score in zip(self.histories, self.scores, strict=True):
                     self.keep(ids, score, self.length)
             return self.length == self.limit
-        if len(self.found) >= self.config.width or self.length > self.limit:
-            return True
-        # log probabilities only fall, and being longer helps at most up to the limit
-        bound = best / (self.limit + 1) ** self.config.length_penalty
-        return sum(one.score >= bound for one in self.found) >= self.config.num_best
+        return self.length > self.limit or best / self.span <= self.mark(self.found)
+
+    @property
+    def span(self) -> float:
+        """Log probabilities only fall, and being longer helps at most up to the limit: no score can
+        be above what it is now, divided by this."""
+        return float((self.limit + 1) ** self.config.length_penalty)
+
+    def mark(self, found: list[Hypothesis]) -> float:
+        """What a running beam must be able to beat to change anything."""
+        if len(found) >= self.config.width:
+            return inf
+        scores = sorted((one.score for one in found), reverse=True)
+        return scores[self.config.num_best - 1] if len(scores) >= self.config.num_best else -inf
 
     def keep(self, ids: list[int], logprob: float, length: int) -> None:
         if logprob > -inf:
-            score = logprob / length**self.config.length_penalty
-            self.found.append(Hypothesis(list(ids), score, logprob))
+            self.found.append(self.hypothesis(ids, logprob, length))
+
+    def hypothesis(self, ids: list[int], logprob: float, length: int) -> Hypothesis:
+        return Hypothesis(list(ids), logprob / length**self.config.length_penalty, logprob)

@@ -7,18 +7,16 @@ model's step takes longer in Python than in arithmetic; this way it does so once
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.engine.beam import Beams
 from weft.engine.chances import Chances
-from weft.engine.ranking import banned_rows, force
-from weft.engine.schedule.plan import Chunk, Plan
-
-NONE = -1
-"""No token."""
+from weft.engine.lanes import Turn
+from weft.engine.ranking import NO_ID, banned_rows, force
+from weft.engine.schedule.plan import Chunk, Grown
 
 
 class Burst:
@@ -29,20 +27,13 @@ class Burst:
         self.going = np.arange(len(searches))
         """Places of the searches that still go on."""
         self.scores = np.array([search.scores[0] for search in searches])
-        self.ends = np.array([NONE if s.end_id is None else s.end_id for s in searches])
+        self.ends = np.array([NO_ID if s.end_id is None else s.end_id for s in searches])
         self.limits = np.array([chunk.num_passes for chunk in chunks])
         self.banned = banned_rows(searches, range(len(searches) + 1))
         self.passes: list[Any] = []
         """The token that each pass has chosen for each search, or none."""
 
-    @classmethod
-    def of(cls, plan: Plan, beams: Mapping[str, Beams]) -> Burst | None:
-        """None where a plan has only one pass."""
-        if plan.num_passes == 1:
-            return None
-        return cls(plan.chunks, [beams[chunk.request.id] for chunk in plan.chunks])
-
-    def choose(self, chances: Chances) -> tuple[Any, Any]:
+    def choose(self, chances: Chances) -> Turn:
         """The next id of each search that goes on, and whether it still does."""
         going = self.going
         banned = {
@@ -55,18 +46,18 @@ class Burst:
         self.scores[going] += logp_N
         goes_N = (ids_N != self.ends[going]) & (self.scores[going] > -np.inf)
         goes_N &= len(self.passes) + 1 < self.limits[going]
-        chosen = np.full(len(self.searches), NONE)
+        chosen = np.full(len(self.searches), NO_ID)
         chosen[going] = ids_N
         self.passes.append(chosen)
         self.going = going[goes_N]
-        return ids_N, goes_N
+        return Turn(ids_N, goes_N)
 
-    def settle(self) -> list[list[int]]:
-        """Tell the searches; the tokens of each."""
+    def settle(self) -> list[Grown]:
+        """Tell the searches; what each has written."""
         found = []
         rows = np.array(self.passes).T.tolist()
         for search, row, score in zip(self.searches, rows, self.scores.tolist(), strict=True):
-            tokens = [token for token in row if token != NONE]
+            tokens = [token for token in row if token != NO_ID]
             search.go_far(tokens, score)
-            found.append(tokens)
+            found.append(Grown(tokens, search.is_done))
         return found

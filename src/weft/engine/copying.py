@@ -8,6 +8,7 @@ once; torch moves whole pages, twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,12 @@ from weft.cache.tables import Copy
 from weft.nn.native.library import native
 
 
-def copy_pages(store: PageStore, copies: Sequence[Copy]) -> None:
-    """What a fork is about to write into becomes its own."""
-    library = native()
+def copy_pages(store: PageStore, copies: Sequence[Copy] | Any) -> None:
+    """What a fork is about to write into becomes its own. `copies`: also an array of such rows."""
+    library, triples = native(), np.ascontiguousarray(copies, dtype=np.int64)
     if library is None or store.device.type != "cpu":
-        store.copy([copy.source for copy in copies], [copy.target for copy in copies])
+        store.copy(triples[:, 0].tolist(), triples[:, 1].tolist())
         return
-    triples = np.array(copies, dtype=np.int64)
     for rows in store.rows:
         for stored in rows.values():
             size = stored.element_size()

@@ -30,7 +30,6 @@ from weft.engine.attention import (
     find_trail,
 )
 from weft.engine.beam import Beams
-from weft.engine.burst import Burst
 from weft.engine.lines import LineMaker
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory import make_memory
@@ -42,7 +41,14 @@ from weft.engine.schedule.request import Request, Sequence
 from weft.engine.schedule.scheduler import Scheduler
 from weft.engine.settings import EngineConfig
 from weft.engine.statistics import EngineStatistics, engine_statistics
-from weft.engine.step import Ahead, choose_tokens, look_ahead, publish_burst
+from weft.engine.step import (
+    Ahead,
+    Bursting,
+    burst_of,
+    choose_tokens,
+    look_ahead,
+    publish_burst,
+)
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update, Writing
 from weft.models.build import Model
@@ -131,7 +137,7 @@ class Engine:
         """One plan for everybody whose turn it is: one pass, or several."""
         plan = self.scheduler.plan(self.drafts_of if self.config.speculate else None)
         try:
-            burst = Burst.of(plan, self.beams)
+            burst = burst_of(plan, self.beams)
             results = self.runner.run(plan, burst.choose if burst else None)
             ahead = look_ahead(plan, results, self.lines, self.beams)
         except BaseException:
@@ -143,13 +149,13 @@ class Engine:
             self.drop(plan)
             raise
 
-    def settle(self, plan: Plan, vectors: list[Tensor], ahead: Ahead | Burst) -> list[Update]:
+    def settle(self, plan: Plan, vectors: list[Tensor], ahead: Ahead | Bursting) -> list[Update]:
         """Choose tokens, tell the scheduler, and say what is new."""
         updates = [
             self.read(one.request.id, x_TD)
             for one, x_TD in zip(plan.embeddings, vectors, strict=True)
         ]
-        if isinstance(ahead, Burst):
+        if isinstance(ahead, Bursting):
             outcome = publish_burst(ahead, self.beams, updates)
         else:
             outcome = choose_tokens(ahead, self.lines, updates)

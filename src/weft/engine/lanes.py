@@ -2,14 +2,14 @@
 
 Made from chunks, with a few numpy calls whatever their number. Where a plan is run for several
 passes, the lanes of the next one are those that go on, a token further: their pages were taken
-before the first.
+before the first. A lane whose beam has died is taken over by a second child of another (`fork`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,16 @@ from weft.cache.store import PagedPass, PageStore
 from weft.core.kv import PageLayout
 from weft.engine.pack import Packed, written_out
 from weft.engine.schedule.plan import Chunk
+
+
+class Turn(NamedTuple):
+    """What was chosen behind a pass of B lanes; all are numpy's arrays."""
+
+    ids_B: Any
+    goes_B: Any
+    """Whether a lane takes part in the next pass."""
+    forks_2N: Any | None = None
+    """Lanes that are taken over: from which (row 0) to which (row 1). Nobody is both."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,8 @@ class Lanes:
     source_tables: list[Any]
     """The same for cross-attention."""
     source_lengths: Any
+    begins: Any
+    """The slot at which each began in the first pass."""
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk], layout: Layout) -> Lanes:
@@ -40,7 +52,7 @@ class Lanes:
         stripes = range(len(layout.own))
         tables = [written_out([chunk.pages[stripe] for chunk in chunks]) for stripe in stripes]
         if not layout.cross:
-            return cls(packed, tables, [], None)
+            return cls(packed, tables, [], None, packed.starts)
         sources = [chunk.source for chunk in chunks if chunk.source is not None]
         assert len(sources) == len(chunks), "a sequence without the source that its model reads"
         of_sources = [
@@ -48,19 +60,45 @@ class Lanes:
             for index in range(len(layout.cross))
         ]
         lengths = np.array([source.num_tokens for source in sources], dtype=np.int32)
-        return cls(packed, tables, of_sources, lengths)
+        return cls(packed, tables, of_sources, lengths, packed.starts)
 
-    def next(self, ids_B: Any, goes_B: Any) -> Lanes:
-        """One token further: the lanes that go on, each with the token that was chosen for it."""
-        ends_B = self.packed.ends
-        if goes_B.all():
-            return replace(self, packed=Packed.of_ones(ids_B, ends_B))
+    def some(self, is_wanted_B: Any) -> Lanes:
+        """Those that are wanted, of lanes with one new token each."""
+        if is_wanted_B.all():
+            return self
+        ids_B, starts_B = self.packed.ids_1N[0].numpy(), self.packed.starts
         return Lanes(
-            Packed.of_ones(ids_B[goes_B], ends_B[goes_B]),
-            [table_BP[goes_B] for table_BP in self.tables],
-            [table_BP[goes_B] for table_BP in self.source_tables],
-            None if self.source_lengths is None else self.source_lengths[goes_B],
+            Packed.of_ones(ids_B[is_wanted_B], starts_B[is_wanted_B]),
+            [table_BP[is_wanted_B] for table_BP in self.tables],
+            [table_BP[is_wanted_B] for table_BP in self.source_tables],
+            None if self.source_lengths is None else self.source_lengths[is_wanted_B],
+            self.begins[is_wanted_B],
         )
+
+    def next(self, turn: Turn) -> Lanes:
+        """One token further: the lanes that go on, each with the token that was chosen for it."""
+        further = replace(self, packed=Packed.of_ones(turn.ids_B, self.packed.ends))
+        return further.some(turn.goes_B)
+
+    def fork(self, forks_2N: Any, page_size: int) -> Any:
+        """Lanes are taken over: from here on they share the pages in front of the one that the
+        first pass wrote into, which is changed in place; what lies from there on is to be copied
+        into their own. Returns these copies as (page, page, rows), one a row."""
+        origin_N, lane_N = forks_2N
+        ends_N, first_N = self.packed.ends[origin_N], self.begins[origin_N] // page_size
+        last_N = (ends_N - 1) // page_size
+        copies = []
+        for table_BP in self.tables:
+            for further in range(int((last_N - first_N).max()) + 1):
+                is_there = first_N + further <= last_N
+                block_N = (first_N + further)[is_there]
+                pages = (table_BP[lanes[is_there], block_N] for lanes in forks_2N)
+                rows_N = np.minimum(page_size, ends_N[is_there] - block_N * page_size)
+                copies.append(np.stack([*pages, rows_N], axis=1))
+            if first_N.any():
+                is_front_NP = np.arange(table_BP.shape[1]) < first_N[:, None]
+                table_BP[lane_N] = np.where(is_front_NP, table_BP[origin_N], table_BP[lane_N])
+        return np.concatenate(copies)
 
     def paged(self, store: PageStore, device: torch.device) -> PagedPass:
         """Layouts and slots of all stripes, for this pass."""

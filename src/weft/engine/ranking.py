@@ -17,6 +17,8 @@ import numpy as np
 from weft.engine.beam import Beams, Candidate
 from weft.engine.chances import Banned, Chances
 
+NO_ID = -1
+"""No token."""
 Best = tuple[Any, Any]
 """logp_NK and ids_NK of the best tokens of each beam, numpy."""
 
@@ -105,11 +107,17 @@ def alike(searches: Sequence[Beams]) -> dict[tuple[int, int], list[int]]:
 def ranked_all(
     searches: Sequence[Beams], logp_GWK: Any, ids_GWK: Any
 ) -> Iterable[Iterable[Candidate]]:
-    """The 2W best candidates of each search; equal ones stay in the order of their beams."""
+    """The 2W best candidates of each search."""
     scores_GW = np.array([search.scores for search in searches])
+    ranked = rank(scores_GW, logp_GWK, ids_GWK, 2 * searches[0].config.width)
+    return map(zip, *(part_GX.tolist() for part_GX in ranked))
+
+
+def rank(scores_GW: Any, logp_GWK: Any, ids_GWK: Any, count: int) -> tuple[Any, Any, Any]:
+    """The best candidates of each search, best first: their scores, the beams that they continue,
+    and their tokens. Equal ones stay in the order of their beams."""
     G, _, K = logp_GWK.shape
     total_GN = (scores_GW[:, :, None] + logp_GWK).reshape(G, -1)
-    order_GN = np.argsort(-total_GN, axis=1, kind="stable")[:, : 2 * searches[0].config.width]
-    best = np.take_along_axis(total_GN, order_GN, 1).tolist()
-    tokens = np.take_along_axis(ids_GWK.reshape(G, -1), order_GN, 1).tolist()
-    return map(zip, best, (order_GN // K).tolist(), tokens)
+    order_GX = np.argsort(-total_GN, axis=1, kind="stable")[:, :count]
+    best_GX = np.take_along_axis(total_GN, order_GX, 1)
+    return best_GX, order_GX // K, np.take_along_axis(ids_GWK.reshape(G, -1), order_GX, 1)

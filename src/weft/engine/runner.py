@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
 from weft.engine.chances import Chances
 from weft.engine.copying import copy_pages
-from weft.engine.lanes import Lanes
+from weft.engine.lanes import Lanes, Turn
 from weft.engine.pack import Packed, consecutive, written_out
 from weft.engine.schedule.plan import Chunk, Encoding, Plan
 from weft.models.build import Model
@@ -39,9 +39,8 @@ SCORED_ROWS = 256
 """Rows of logits at a time where only the log-probability of one token each is wanted."""
 
 
-Chooser = Callable[[Chances], tuple[Any, Any]]
-"""The chances of the lanes that still go -> the next id of each, and which of them go on: ids_N and
-goes_N, numpy."""
+Chooser = Callable[[Chances], Turn]
+"""The chances of the lanes that still go -> what they write, and which of them go on."""
 
 
 @dataclass
@@ -129,12 +128,18 @@ class Runner:
 
     def decode_far(self, plan: Plan, choose: Chooser) -> None:
         """Pass after pass, until a plan's last one or until no lane goes on."""
-        lanes = Lanes.of(plan.chunks, self.page_layout)
+        assert self.store is not None, "a decoder without pages"
+        twins = [chunk.lanes() for chunk in plan.chunks]
+        lanes = Lanes.of([one for some in twins for one in some], self.page_layout)
+        # spare lanes have nothing to run in the first pass
+        running = lanes.some(np.array([one is some[0] for some in twins for one in some]))
         for left in reversed(range(plan.num_passes)):
-            ids_N, goes_N = choose(self.chances(self.run_lanes(lanes)))
-            if left == 0 or not goes_N.any():
+            turn = choose(self.chances(self.run_lanes(running)))
+            if turn.forks_2N is not None:
+                copy_pages(self.store, lanes.fork(turn.forks_2N, self.store.page_size))
+            if left == 0 or not turn.goes_B.any():
                 return
-            lanes = lanes.next(ids_N, goes_N)
+            running = lanes = lanes.next(turn)
 
     def run_chunks(self, chunks: Sequence[Chunk]) -> Tensor:
         """x_1ND behind all chunks: packed, or one by one where stored keys depend on the length."""

@@ -31,7 +31,7 @@ class EngineConfig(Config):
     max_running: int = Field(256, ge=1)
     """Sequences that run at the same time; n samples or a beam of n count n times."""
     passes: int = Field(8, ge=1)
-    """Passes that one step makes at most while all who run are searches of a single beam, of whom
+    """Passes that one step makes at most while all who run are searches of one width, of whom
     nothing is heard before they end. Others who come wait for the last of them."""
     preempt_every: int | None = Field(None, ge=1)
     """For tests. Every so many steps the latest request is preempted."""

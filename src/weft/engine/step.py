@@ -14,12 +14,13 @@ from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.engine.beam import Beams
+from weft.engine.beam_burst import BeamBurst
 from weft.engine.burst import Burst
 from weft.engine.drafts import accept
 from weft.engine.logprobs import TokenLogprob, token_logprob
 from weft.engine.ranking import Best, advance_all, best_of_all
 from weft.engine.runner import Results
-from weft.engine.schedule.plan import Branched, Chunk, Grown, Key, Plan
+from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, Grown, Key, Plan
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update
 from weft.sampling.base import Row
@@ -32,6 +33,7 @@ NOT_FINITE = (
 )
 
 Lines = Mapping[str, Mapping[int, Line]]
+Bursting = Burst | BeamBurst
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Outcome:
     """What the scheduler is told."""
 
     grown: dict[Key, Grown] = field(default_factory=dict)
-    branched: dict[str, Branched] = field(default_factory=dict)
+    branched: dict[str, Branched | BranchedFar] = field(default_factory=dict)
     ended: list[Key] = field(default_factory=list)
     """Samples that ended with the first token behind their prompt."""
 
@@ -210,12 +212,25 @@ def publish_beams(
     return branched
 
 
-def publish_burst(burst: Burst, beams: Mapping[str, Beams], updates: list[Update]) -> Outcome:
+def burst_of(plan: Plan, beams: Mapping[str, Beams]) -> Bursting | None:
+    """Who chooses between the passes of a plan; nobody where it has only one."""
+    if plan.num_passes == 1:
+        return None
+    chunks = [chunk for chunk in plan.chunks if chunk.index == 0]
+    kind = BeamBurst if chunks[0].request.beam > 1 else Burst
+    return kind(chunks, [beams[chunk.request.id] for chunk in chunks])
+
+
+def publish_burst(burst: Bursting, beams: Mapping[str, Beams], updates: list[Update]) -> Outcome:
     """What becomes of searches that went through several passes; of who has been cancelled nothing
     is said."""
     outcome = Outcome()
-    for chunk, search, tokens in zip(burst.chunks, burst.searches, burst.settle(), strict=True):
-        outcome.grown[chunk.key] = Grown(tokens, search.is_done)
+    results: Sequence[Grown | BranchedFar] = burst.settle()
+    for chunk, search, result in zip(burst.chunks, burst.searches, results, strict=True):
+        if isinstance(result, Grown):
+            outcome.grown[chunk.key] = result
+        else:
+            outcome.branched[chunk.request.id] = result
         if search.is_done and chunk.request.id in beams:
             updates.append(result_of(chunk.request.id, search))
     return outcome

@@ -6,6 +6,7 @@ The life of a request, and the file to read for each part:
     2  waits     longest cached prefix first, with ageing                order
     3  admitted  source, cached prefix and first pages are found         admission
     4  planned   decodes first (drafts), then prompts in chunks          planner, step
+                 several passes at once, where nobody looks              longer
     5  run       somebody executes the plan                              plan
     6  committed tokens appended, full pages cached, sequences forked    outcome
     7  preempted when pages run out, the latest first; back to 2         planner

@@ -35,7 +35,7 @@ def audit(state: State) -> None:
 def running(state: State) -> Iterator[tuple[Job, Sequence, Tables]]:
     """All sequences that have page tables."""
     for job in state.jobs.values():
-        for sequence in job.sequences:
+        for sequence in [*job.sequences, *job.spares]:
             if sequence.tables is not None:
                 yield job, sequence, sequence.tables
 

@@ -3,6 +3,7 @@
     settle   rows count as computed, full pages enter the prefix cache, windows give pages back
     grow     one sequence gets its accepted drafts and its sampled token
     branch   all sequences of a job are replaced by children; a parent's last child takes its pages
+    branch_far  the same behind several passes, whose forks were copies into pages of their own
 
 What was not accepted never enters the cache: `num_computed` does not count it, and the next tokens
 overwrite its rows.
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from weft.cache.memory import Memory
 from weft.cache.tables import blocks_for
 from weft.engine.schedule.admission import attach, fork, let_go
-from weft.engine.schedule.plan import Branched, Chunk, Grown, Key
+from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, Grown, Key
 from weft.engine.schedule.request import Job, Sequence
 from weft.engine.schedule.statistics import Statistics
 
@@ -25,11 +26,16 @@ def commit_job(
     job: Job,
     chunks: list[Chunk],
     grown: Mapping[Key, Grown],
-    branched: Branched | None,
+    branched: Branched | BranchedFar | None,
     memory: Memory,
     statistics: Statistics,
 ) -> None:
     """Everything that one step changes about one job, except that somebody may be finished."""
+    if isinstance(branched, BranchedFar):
+        num_lanes = len(chunks) + len(job.spares)
+        statistics.computed_tokens += num_lanes * (branched.num_passes - 1)
+        branch_far(job, branched, memory)
+        return
     for sequence, chunk in zip(ran(job, chunks), chunks, strict=True):
         result = grown.get(chunk.key) if grown else None
         num_computed = chunk.end - chunk.num_drafts
@@ -125,3 +131,34 @@ def twin(job: Job, parent: Sequence, memory: Memory) -> Sequence:
     child = Sequence(0, list(parent.tokens), parent.num_prompt)
     fork(job, parent, child, memory.prefix)
     return child
+
+
+def branch_far(job: Job, branched: BranchedFar, memory: Memory) -> None:
+    """Children replace the sequences of a job, each in the pages of its lane; in front of them it
+    has the tokens and the full pages of its parent."""
+    parents, children = [*job.sequences, *job.spares], branched.children
+    if not children:
+        return
+    lanes = sorted(child.lane for child in children)
+    assert lanes == list(range(len(parents))), f"{job.request.id} has {lanes} for its lanes"
+    texts = [parent.tokens for parent in parents]
+    moves = [(parents[child.lane], parents[child.parent]) for child in children]
+    begin_like([(one, other) for one, other in moves if one is not other], memory)
+    job.sequences, job.spares = [one for one, _ in moves], []
+    for index, (sequence, child) in enumerate(zip(job.sequences, children, strict=True)):
+        sequence.index, sequence.tokens = index, [*texts[child.parent], *child.tokens]
+        settle(sequence, len(sequence.tokens) - 1, memory)
+
+
+def begin_like(pairs: list[tuple[Sequence, Sequence]], memory: Memory) -> None:
+    """The first of each pair gets what the second one has in front of the page that it writes into:
+    its full pages, and its place in the prefix cache. All are taken before any is given back."""
+    R, taken = memory.pool.page_size, []
+    for one, other in pairs:
+        assert one.tables and other.tables and other.match, "a sequence without tables was run"
+        taken.append((other.tables.front(other.num_computed // R), memory.prefix.fork(other.match)))
+        memory.pool.share((page for table in taken[-1][0] for page in table), one.tables.owner)
+    for (one, _), (front, match) in zip(pairs, taken, strict=True):
+        assert one.tables and one.match, "a sequence without tables was run"
+        memory.prefix.release(one.match, one.tables.exchange(front))
+        one.match = match

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from weft.cache.sources import Source
@@ -46,6 +46,9 @@ class Chunk:
     num_passes: int = 1
     """Above 1 it takes part in so many passes, at most: each but the first runs the token that was
     chosen in the one before. There are pages for all of them."""
+    spares: list[list[array[int]]] = field(default_factory=list)
+    """Page tables for children, where a search that does not have all its beams yet is run for
+    several passes: lanes that take part from the second one on."""
 
     @property
     def index(self) -> int:
@@ -56,6 +59,10 @@ class Chunk:
     def end(self) -> int:
         """Keys that the last token sees, itself included."""
         return self.start + len(self.tokens)
+
+    def lanes(self) -> list[Chunk]:
+        """Itself, and a twin for each of the spares."""
+        return [self, *(replace(self, pages=pages, spares=[]) for pages in self.spares)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,3 +131,23 @@ class Branched:
     goes on, in the order of their new places. None: the request is finished."""
 
     children: Sequence[tuple[int, int]]
+
+
+class FarChild(NamedTuple):
+    """One beam behind several passes."""
+
+    parent: int
+    """Place of the beam that it comes from, as it was before the first pass."""
+    lane: int
+    """Place of the sequence in whose pages its rows of these passes lie, and those before them in
+    the page that the first pass wrote into."""
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class BranchedFar:
+    """`Branched` behind several passes: as many children as the search has lanes, each in its own.
+    None: the request is finished."""
+
+    num_passes: int
+    children: Sequence[FarChild]

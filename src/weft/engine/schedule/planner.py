@@ -7,9 +7,10 @@ admitted in that step. The oldest job is never preempted, so something always en
 
 from __future__ import annotations
 
-from weft.cache.tables import Copy, Tables
+from weft.cache.tables import Copy
 from weft.engine.schedule.admission import Admission, Verdict
 from weft.engine.schedule.drafts import DraftBudget, Drafts
+from weft.engine.schedule.longer import all_can_go_on, longest
 from weft.engine.schedule.plan import Chunk, Key, Plan
 from weft.engine.schedule.request import Job
 from weft.engine.schedule.state import State
@@ -95,26 +96,16 @@ class Planner:
     def lengthen(self, step: Step) -> None:
         """Several passes, where everybody runs a token and nobody looks at the next one. They get
         pages for all of them, as far as admission would give them, too."""
-        chunks = [chunk for parts in step.chunks.values() for chunk in parts]
-        if step.embeddings or not all(map(can_go_on, chunks)):
+        jobs = [(self.state.running[name], chunks) for name, chunks in step.chunks.items()]
+        if step.embeddings or not all_can_go_on(jobs):
             return
-        longer: list[tuple[Chunk, Tables, int]] = []
-        for chunk in chunks:
-            leader = self.state.running[chunk.request.id].leader
-            assert leader.tables is not None, f"{chunk.request.id} runs without page tables"
-            # at its limit a search may only end, which is decided in a pass of its own
-            left = chunk.request.max_tokens - leader.num_generated
-            longer.append((chunk, leader.tables, max(1, min(self.config.passes, left))))
-        needed = [one.needs(chunk.start + 1, chunk.start + num) for chunk, one, num in longer]
-        if sum(needed) > self.memory.room - self.admission.watermark:
+        longer = [longest(job, chunks, self.config.passes) for job, chunks in jobs]
+        needed = sum(one.num_pages for one in longer)
+        has_pages = needed <= self.memory.room - self.admission.watermark
+        if not has_pages or all(one.passes == 1 for one in longer):
             return
-        for (chunk, tables, passes), number in zip(longer, needed, strict=True):
-            chunk.num_passes = passes
-            if number:
-                fresh = self.memory.allocate(number, tables.owner)
-                assert fresh is not None, f"{tables.owner} was promised {number} pages"
-                copies = tables.grow(chunk.start + 1, chunk.start + passes, fresh)
-                assert not copies, f"{tables.owner} shares a page that it has just been given"
+        for one in longer:
+            step.copies[one.job.request.id] += one.take_pages(self.memory)
 
     def take(self, number: int, owner: str, job: Job, step: Step) -> list[int] | None:
         """Pages, if need be those of jobs admitted later; None when the job itself had to go."""
@@ -188,9 +179,3 @@ class Planner:
         step.embed(job)
         step.num_admitted += 1
         return Verdict.ADMITTED
-
-
-def can_go_on(chunk: Chunk) -> bool:
-    """Whether the token behind a chunk can be run without a plan of its own."""
-    is_one = len(chunk.tokens) == chunk.num_samples == 1
-    return chunk.request.beam == 1 and is_one

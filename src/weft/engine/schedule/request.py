@@ -82,6 +82,9 @@ class Job:
     namespace: str = field(init=False)
     source_key: str | None = field(init=False, default=None)
     sequences: list[Sequence] = field(init=False)
+    spares: list[Sequence] = field(init=False, default_factory=list)
+    """Twins with pages of their own for children to come, while a plan of several passes is under
+    way."""
     probe: Probe = field(init=False)
     """The prompt, for looking up how much of it is cached."""
     source: Source | None = field(init=False, default=None)

@@ -19,7 +19,7 @@ from weft.core.errors import UsageError
 from weft.engine.schedule.drafts import Drafts
 from weft.engine.schedule.limits import check_request
 from weft.engine.schedule.outcome import commit_job
-from weft.engine.schedule.plan import Branched, Chunk, Grown, Key, Plan
+from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, Grown, Key, Plan
 from weft.engine.schedule.planner import Planner
 from weft.engine.schedule.request import Job, Request
 from weft.engine.schedule.settings import SchedulerConfig
@@ -69,7 +69,7 @@ class Scheduler:
         self,
         plan: Plan,
         grown: Mapping[Key, Grown] | None = None,
-        branched: Mapping[str, Branched] | None = None,
+        branched: Mapping[str, Branched | BranchedFar] | None = None,
     ) -> list[Key]:
         """The plan was run. `grown` holds the new tokens of each sequence that was sampled;
         `branched` what becomes of beams, and of n samples behind their prompt. Only cancelled ones
@@ -124,7 +124,10 @@ class Scheduler:
         return [(self.state.jobs[name], parts) for name, parts in chunks.items()]
 
     def check_outcomes(
-        self, plan: Plan, grown: Mapping[Key, Grown], branched: Mapping[str, Branched]
+        self,
+        plan: Plan,
+        grown: Mapping[Key, Grown],
+        branched: Mapping[str, Branched | BranchedFar],
     ) -> None:
         """Who was sampled has an outcome, or is about to leave."""
         excused = {*branched, *(name for name, _ in self.leaving)}

@@ -71,8 +71,9 @@ class State:
             self.put_back(job)  # the others may have lost the leader that they waited for
 
     def drop_pages(self, job: Job) -> None:
-        for sequence in job.sequences:
+        for sequence in [*job.sequences, *job.spares]:
             let_go(sequence, self.memory.prefix)
+        job.spares = []
         if job.source is not None:
             self.memory.sources.release(job.source, job.request.id)
             job.source = None
