@@ -190,6 +190,22 @@ def test_each_sample_and_each_result_of_a_search_has_rows_of_its_own() -> None:
         check_all(engine, asked, [*PROMPT, *found.ids], place)
 
 
+@pytest.mark.parametrize("name", ["gqa", "window", "t5"])
+def test_results_that_ended_in_the_middle_of_a_plan_have_rows(name: str) -> None:
+    """Beams that went on after them have taken over their pages, and none of the last is kept."""
+    engine = make(name)
+    asked = ask(engine, 30, beam=BeamConfig(5, num_best=5))
+    finish(engine)
+    written = engine.past[asked].lines[0][len(PROMPT) :]
+    for end in written[6], written[15]:
+        asked = ask(engine, 30, beam=BeamConfig(5, 0.0, 5), ends=frozenset([end]), salt=str(end))
+        finish(engine)
+        lines = engine.past[asked].lines
+        assert len(lines) == 5 and len(set(map(len, lines.values()))) > 1
+        for place, tokens in lines.items():
+            check_all(engine, asked, tokens, place)
+
+
 def test_preempted_and_cancelled_requests_are_found_in_the_cache() -> None:
     engine = make("gqa")
     asked, other = ask(engine), ask(engine, 5, salt="x")

@@ -149,7 +149,7 @@ def test_impossible_widths_are_refused(width: int, num_best: int) -> None:
         BeamConfig(width, num_best=num_best)
 
 
-@pytest.mark.parametrize("penalty", [-0.5, math.inf, math.nan])
+@pytest.mark.parametrize("penalty", [-0.5, 1000.0, math.inf, math.nan])
 def test_impossible_penalties_are_refused(penalty: float) -> None:
     with pytest.raises(UsageError, match="length_penalty is"):
         BeamConfig(length_penalty=penalty)

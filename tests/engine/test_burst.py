@@ -111,10 +111,13 @@ def test_beams_fork_across_borders_of_pages(page_size, prefix):
     assert search(many, writings) == search(one, writings)
 
 
-def test_searches_wider_than_the_vocabulary_have_fewer_beams_at_first():
-    one, many = make("bias", passes=1), make("bias", passes=8)
-    width = one.model.config.vocab_size + 3
-    writings = searches(one, 6, width)
+@pytest.mark.parametrize("end", [(), (0,), (1,)])
+@pytest.mark.parametrize(("vocab", "width"), [(4, 8), (6, 6), (6, 5)])
+def test_searches_wider_than_the_vocabulary_have_fewer_beams_at_first(vocab, width, end):
+    model = tiny(**{**MODELS["grouped"], "vocab_size": vocab}).model
+    one, many = (Engine(model, config=EngineConfig(**SMALL, passes=passes)) for passes in (1, 8))
+    beam, ends = BeamConfig(width, num_best=width), frozenset(end)
+    writings = [Writing((first,), 9, beam=beam, ends=ends) for first in range(vocab)]
     assert search(many, writings) == search(one, writings)
     assert many.statistics().steps < one.statistics().steps
 

@@ -146,10 +146,10 @@ def test_invariants_hold_over_random_steps(prefix, layout, forced):
 
 @pytest.mark.parametrize("forced", FORCED, ids=["free", "forced"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("width", [1, 3])
-def test_invariants_hold_where_a_plan_has_several_passes(width, layout, forced):
+@pytest.mark.parametrize(("width", "prefix"), [(1, "radix"), (3, "radix"), (3, "hash")])
+def test_invariants_hold_where_a_plan_has_several_passes(width, prefix, layout, forced):
     """Searches of one width, and now and then a time of everything."""
-    fuzz, num_passes = Fuzz("radix", layout, {"passes": 5, **forced}), Counter[int]()
+    fuzz, num_passes = Fuzz(prefix, layout, {"passes": 5, **forced}), Counter[int]()
     for number in range(STEPS):
         fuzz.width = width if number % 200 < 150 else 0
         fuzz.arrive(number)

@@ -6,8 +6,9 @@ full it is.
     copy   `page` was filled from page `detail`   write  its first `detail` rows are filled
 
 Holders are named: a sequence's table by its owner, the caches "prefix" and "sources". Nobody
-listening costs one comparison a call. Differs from the logs of other engines: the stream is
-complete, so that replaying it gives the pool's own counts (a test does it after every step).
+listening costs one comparison a call. What beams copy while a plan has several passes is told as
+written, behind the last of them. Differs from the logs of other engines: the stream is complete, so
+that replaying it gives the pool's own counts (a test does it after every step).
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ CHUNK = 1000
 
 Beam = Annotated[int, typer.Option(min=1, max=256, help="Hypotheses kept at each step; 1: greedy.")]
 LengthPenalty = Annotated[
-    float, typer.Option(min=0, help="Scores are divided by length to this power; 0: not at all.")
+    float,
+    typer.Option(min=0, max=10, help="Scores are divided by length to this power; 0: not at all."),
 ]
 MaxTokens = Annotated[
     int | None,

@@ -2,8 +2,8 @@
 
 Nothing is stored while a request is written. The token is run once more, alone, against the keys in
 the pages, with a hook on the layer that is asked for; pages and their counts stay as they are. What
-the pages have no longer (the last, unfinished page of a request that has ended, or what a window
-has passed) is run again with it.
+the pages have no longer (the last, unfinished page of a request that has ended, the last passes of
+a search, or what a window has passed) is run again with it.
 
 The weights are those of a pass over all tokens up to this one. Where the angle of a key depends on
 the length (dynamic scaling), that is the length up to this token.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -70,12 +70,15 @@ class Trail:
     num_rows: int
     """Leading tokens whose rows those pages hold."""
     source: Source | None = None
+    num_again: int = 0
+    """Tokens behind them, and behind those of one page, that are run again without complaint."""
 
     def start(self, query: int, windows: Sequence[int | None], page_size: int) -> int:
         """The first token that has to be run again so that `query` can be: everything before it is
         read from pages."""
         end = min(query, self.num_rows)
-        if end // page_size < query // page_size:
+        is_far = query - end >= page_size + self.num_again
+        if end // page_size < query // page_size and (is_far or not self.num_again):
             raise UsageError(
                 f"request {self.name} has rows of {self.num_rows} tokens in the cache, but "
                 f"position {query} reads those of {query // page_size * page_size}: they are not "
@@ -100,7 +103,10 @@ def find_trail(state: State, past: Past, name: str, sample: int) -> Trail:
         one = running[sample]
         return make_trail(state.memory, job.request, one.tokens, one.tables, one.num_computed)
     if sample in ended:
-        return make_trail(state.memory, past[name].request, ended[sample])
+        request = past[name].request
+        # of several beams, what was written by the last plan is not kept
+        again = state.config.passes if request.beam > 1 else 0
+        return replace(make_trail(state.memory, request, ended[sample]), num_again=again)
     if running or ended:
         known = sorted({*running, *ended})
         raise UsageError(f"request {name} has no sample {sample}: it has {known}. Use one of them.")

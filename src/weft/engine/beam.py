@@ -23,6 +23,9 @@ from math import inf
 
 from weft.core.errors import UsageError
 
+MAX_PENALTY = 10
+"""Far above what is of use; lengths to this power are still numbers."""
+
 
 @dataclass(frozen=True)
 class BeamConfig:
@@ -43,10 +46,10 @@ class BeamConfig:
                 f"beam is {self.width} and num_best {self.num_best}: beam must be at least 1, and "
                 "num_best from 1 to beam. Use a wider beam."
             )
-        if not 0 <= self.length_penalty < inf:
+        if not 0 <= self.length_penalty <= MAX_PENALTY:
             raise UsageError(
-                f"length_penalty is {self.length_penalty:g}: it must be 0 or more. 1 is the mean "
-                "per token, 0 the plain sum."
+                f"length_penalty is {self.length_penalty:g}: it must be from 0 to {MAX_PENALTY}. "
+                "1 is the mean per token, 0 the plain sum."
             )
 
 

@@ -59,7 +59,8 @@ class BeamBurst:
         is_end_GX = ids_GX == self.ends[going, None]
         for row, place in np.argwhere(is_end_GX[:, :W] & (best_GX[:, :W] > -inf)).tolist():
             self.keep(going[row], parent_GX[row, place], float(best_GX[row, place]))
-        # the best W that do not end, best first
+        # the best W that do not end, best first; where there are fewer, nothing comes of the rest
+        best_GX = np.where(is_end_GX, -inf, best_GX)
         order_GW = np.argsort(is_end_GX, axis=1, kind="stable")[:, :W]
         picked = (np.take_along_axis(part, order_GW, 1) for part in (best_GX, parent_GX, ids_GX))
         return self.go_on(*picked)
@@ -99,6 +100,7 @@ class BeamBurst:
     def history(self, place: int, beam: int) -> list[int]:
         new: list[int] = self.tokens[place, beam, : self.num_passes[place]].tolist()
         old = self.searches[place].histories
+        # what a search was filled up with are twins of its last beam
         return [*old[min(self.roots[place, beam], len(old) - 1)], *new]
 
     def go_on(self, scores_GW: Any, parent_GW: Any, ids_GW: Any) -> Turn:

@@ -1,4 +1,4 @@
-"""Copies of pages, as a plan has them, in all places of a store.
+"""Copies of pages, as a plan has them or as beams fork in its passes, in all places of a store.
 
 In their order: a page that was freed in the middle of planning may be read by one copy and written
 by a later one, never the other way round. Compiled, only the rows that hold something are moved,

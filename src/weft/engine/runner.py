@@ -40,7 +40,7 @@ SCORED_ROWS = 256
 
 
 Chooser = Callable[[Chances], Turn]
-"""The chances of the lanes that still go -> what they write, and which of them go on."""
+"""The chances of the lanes that still go -> what they write, who goes on, who takes over whom."""
 
 
 @dataclass

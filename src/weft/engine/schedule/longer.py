@@ -46,16 +46,11 @@ class Longer:
     @property
     def num_pages(self) -> int:
         """What its sequences lack for all passes."""
-        start, end, number = self.chunks[0].start, self.chunks[0].start + self.passes, 0
-        for sequence in self.job.sequences:
-            tables = sequence.tables
-            assert tables is not None, f"{self.job.request.id} runs without page tables"
-            number += tables.needs(start + 1, end)
-            if sequence is self.job.leader and self.num_spares:
-                R = tables.pool.page_size
-                blocks = blocks_for(end, R) - start // R
-                number += self.num_spares * blocks * len(tables.pages)
-        return number
+        start, end = self.chunks[0].start, self.chunks[0].start + self.passes
+        tables = [sequence.tables for sequence in self.job.sequences if sequence.tables]
+        R = tables[0].pool.page_size
+        of_a_spare = (blocks_for(end, R) - start // R) * len(tables[0].pages)
+        return sum(one.needs(start + 1, end) for one in tables) + self.num_spares * of_a_spare
 
     def take_pages(self, memory: Memory) -> list[Copy]:
         """So many as were counted; what must be copied into those of the spares."""
@@ -64,6 +59,8 @@ class Longer:
             chunk.num_passes = self.passes
             copies += grow(sequence, start + 1, start + self.passes, memory)
         assert not copies, f"{self.job.request.id} shares a page that it has just been given"
+        # of the last one: its page is the original, where its siblings' are copies of this plan
+        chunk, sequence = self.chunks[-1], self.job.sequences[-1]
         for _ in range(self.num_spares):
             spare = twin(self.job, sequence, memory)
             copies += grow(spare, start, start + self.passes, memory)

@@ -135,7 +135,8 @@ def twin(job: Job, parent: Sequence, memory: Memory) -> Sequence:
 
 def branch_far(job: Job, branched: BranchedFar, memory: Memory) -> None:
     """Children replace the sequences of a job, each in the pages of its lane; in front of them it
-    has the tokens and the full pages of its parent."""
+    has the tokens and the full pages of its parent. Of a job that is finished nothing more enters
+    the prefix cache."""
     parents, children = [*job.sequences, *job.spares], branched.children
     if not children:
         return

@@ -2,8 +2,9 @@
 
 The runner executes, in this order: `copies` one after the other, `sources` and `embeddings` through
 the encoder, then all `chunks` in one packed pass of the decoder, or in `num_passes` of them.
-Then it samples behind every chunk that says so and hands `Grown` or `Branched` to `commit`. Page
-tables in a plan are the live ones: read them before `commit`, keep copies of what is needed later.
+Then it samples behind every chunk that says so and hands `Grown`, `Branched` or, behind several
+passes of beams, `BranchedFar` to `commit`. Page tables in a plan are the live ones: read them
+before `commit`, keep copies of what is needed later.
 """
 
 from __future__ import annotations
