@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from weft.core.errors import DataError, UsageError
 from weft.engine.beam import BeamConfig
 from weft.engine.load import load
 from weft.engine.model import LoadedModel
-from weft.engine.team import Team
+from weft.engine.team import Portion, Team
 
 TEXTS = ["the cat sat on the mat", "", "a dog", "我吃了苹果", "two apples", "a dog ate the mat"]
 
@@ -43,6 +44,27 @@ def test_it_finds_what_one_engine_finds(translator: LoadedModel, team: Team) -> 
         assert found == translator.translate_best(TEXTS, beam, beam)
     assert sum(done) == 10
     assert list(team.search([])) == []
+
+
+@pytest.mark.parametrize("number", [1, 2, 7, 8, 300])
+def test_everybody_has_something_and_everything_is_handed_out(
+    number: int, translator: LoadedModel, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[object, list[int]]] = []
+    tell = team.tell
+
+    def watched(member: Connection, portion: Portion) -> None:
+        told.append((member, [place for place, _ in portion]))
+        tell(member, portion)
+
+    monkeypatch.setattr(team, "tell", watched)
+    source = translator.tokenizer.encode("a dog")
+    writing = translator.requests.searched(source, 5, BeamConfig(2))
+    found = sorted(place for place, _ in team.search([writing] * number))
+    assert found == sorted(place for _, places in told for place in places) == list(range(number))
+    assert len({member for member, _ in told}) == min(2, number)
+    sizes = [len(places) for _, places in told]
+    assert max(sizes) <= max(1, number // 2 + number % 2) and sizes == sorted(sizes, reverse=True)
 
 
 def test_what_a_process_refuses_is_said_here(translator: LoadedModel, team: Team) -> None:

@@ -70,16 +70,21 @@ class Desk:
         waiting = {name: place for place, name in enumerate(names)}
         try:
             while waiting:
-                for name in self.ended & waiting.keys():
-                    self.ended.discard(name)
-                    yield waiting.pop(name), refuse_error(self.inboxes.pop(name)[-1])
-                if waiting:
-                    for name in waiting:
-                        self.refuse_lost(name)
-                    self.step()
+                yield from self.some_results(waiting)
         finally:
             for name in waiting:
                 self.close(name)
+
+    def some_results(self, waiting: dict[str, int]) -> list[tuple[int, Update]]:
+        """Those who have ended leave `waiting`, names with their places: the last update of each.
+        Where nobody has, the engine is driven a step."""
+        if not self.ended & waiting.keys():
+            for name in waiting:
+                self.refuse_lost(name)
+            self.step()
+        names = self.ended & waiting.keys()
+        self.ended -= names
+        return [(waiting.pop(name), refuse_error(self.inboxes.pop(name)[-1])) for name in names]
 
     def search(self, writings: Sequence[Writing]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """What the beam searches have found, with their places in `writings`, as they end."""

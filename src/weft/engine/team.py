@@ -5,8 +5,9 @@
 
 For small models, whose step takes as long in Python as in arithmetic: one engine leaves the other
 cores waiting then, threads would wait for each other's Python, and processes do not. Each loads the
-model and has a cache of its own, so a team pays for long files. What is found is the same to the
-last bit.
+model and has a cache of its own, so a team pays for long files. Requests are handed out in portions
+that become smaller, so that a core that is slower than the others gets fewer. What is found is the
+same to the last bit.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, cast
 
 import torch
@@ -34,8 +37,13 @@ from weft.engine.writing import Writing
 PATIENCE = 5.0
 """Seconds that a process has for ending by itself."""
 
+LEAST = 8
+"""Requests of a portion, where there are as many."""
+
 Found = tuple[int, list[Hypothesis]]
 """The place of a request, and what its search has found, best first."""
+Portion = list[tuple[int, Writing]]
+"""Requests with their places."""
 
 
 @dataclass(frozen=True)
@@ -97,32 +105,47 @@ class Team(AbstractContextManager["Team"]):
             state = "was left in the middle of a search" if self.members else "is closed"
             raise UsageError(f"the team {state}. Make another one.")
         self.is_idle = False
-        # long sources to each in turn: all have about the same to do
-        order = sorted(range(len(writings)), key=lambda place: -len(writings[place].source or ()))
-        places = {}
-        for turn, member in enumerate(self.members):
-            places[member] = order[turn :: len(self.members)]
-            self.tell(member, [writings[place] for place in places[member]])
-        while places:
-            for member in cast(list[Connection], wait(list(places))):
+        # long sources first: what is left at the end is short
+        lengths = [len(writing.source or ()) for writing in writings]
+        places = deque(sorted(range(len(writings)), key=lambda place: -lengths[place]))
+        held, share = dict.fromkeys(self.members, 0), -(-len(places) // len(self.members))
+        for member in self.members:
+            held[member] += self.hand_out(member, places, writings, share)
+        while busy := [member for member, number in held.items() if number]:
+            for member in cast(list[Connection], wait(busy)):
                 told = self.hear(member)
-                if told is None:
-                    del places[member]
-                else:
-                    yield places[member][told[0]], told[1]
+                held[member] -= len(told)
+                if held[member] <= self.portion(len(places), share):
+                    held[member] += self.hand_out(member, places, writings, share)
+                yield from told
         self.is_idle = True
 
-    def tell(self, member: Connection, writings: list[Writing]) -> None:
+    def portion(self, left: int, share: int) -> int:
+        """Of so many that nobody has yet half of what each could have, as a second portion comes
+        before a first one is done; but not so few that they run alone."""
+        return min(left, max(-(-left // (2 * len(self.members))), min(share, LEAST)))
+
+    def hand_out(
+        self, member: Connection, places: deque[int], writings: Sequence[Writing], share: int
+    ) -> int:
+        """The next portion for a process; how many it is."""
+        number = self.portion(len(places), share)
+        if number:
+            given = [places.popleft() for _ in range(number)]
+            self.tell(member, [(place, writings[place]) for place in given])
+        return number
+
+    def tell(self, member: Connection, portion: Portion) -> None:
         try:
-            member.send(writings)
+            member.send(portion)
         except OSError:
             while True:  # it may have said why before it went
                 self.hear(member)
 
-    def hear(self, member: Connection) -> Found | None:
+    def hear(self, member: Connection) -> list[Found]:
         """The next that a process says; its error is raised here."""
         try:
-            told: Found | Failed | None = member.recv()
+            told: list[Found] | Failed = member.recv()
         except (EOFError, OSError):
             raise self.lost(member) from None
         if isinstance(told, Failed):
@@ -166,37 +189,48 @@ def start(process: Any) -> None:
 
 
 def work(connection: Connection, share: Share) -> None:
-    """The life of a process: lists of writings in, then each result, then None. It ends with the
-    connection."""
+    """The life of a process: portions in, what was found out. It ends with the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(share.threads)
     with suppress(GoneError):
         try:
             desk = load(share.model, share.device, engine=share.engine).desk
-        except Exception as error:
-            return say(connection, Failed.of(error))
-        keep_what_is_loaded()
-        while True:
+            keep_what_is_loaded()
             search(desk, connection)
+        except GoneError:
+            raise
+        except Exception as error:
+            say(connection, Failed.of(error))
 
 
 def search(desk: Desk, connection: Connection) -> None:
-    """One list of writings."""
+    """Whatever comes joins what is under way."""
+    inbox: SimpleQueue[Portion | None] = SimpleQueue()
+    # a thread, so that both ends can speak at a time and neither waits for the other to listen
+    threading.Thread(target=listen, args=(connection, inbox), daemon=True).start()
+    waiting: dict[str, int] = {}
+    while True:
+        while not waiting or not inbox.empty():
+            portion = inbox.get()
+            if portion is None:
+                raise GoneError
+            names = desk.open_all([writing for _, writing in portion])
+            waiting.update(zip(names, (place for place, _ in portion), strict=True))
+        found = desk.some_results(waiting)
+        if found:
+            say(connection, [(place, update.hypotheses) for place, update in found])
+
+
+def listen(connection: Connection, inbox: SimpleQueue[Portion | None]) -> None:
+    """Portions, and None at the end of the connection."""
     try:
-        writings = connection.recv()
+        while True:
+            inbox.put(connection.recv())
     except (EOFError, OSError):
-        raise GoneError from None
-    try:
-        for found in desk.search(writings):
-            say(connection, found)
-        say(connection, None)
-    except GoneError:
-        raise
-    except Exception as error:
-        say(connection, Failed.of(error))
+        inbox.put(None)
 
 
-def say(connection: Connection, told: Found | Failed | None) -> None:
+def say(connection: Connection, told: list[Found] | Failed) -> None:
     try:
         connection.send(told)
     except OSError:
