@@ -96,10 +96,8 @@ def translate(
       weft bench translate runs/marian --source test.en.gz
 
     \b
-    The others read Marian's shape. Speed asks for no quality: a few hundred steps will do.
-      weft train recipes/multi30k.toml --pairs train.en.gz train.de.gz --out runs/marian \\
-        --set model.head.bias=true --set model.norm.placement=after \\
-        --set model.position.layout=halves --set train.steps=1000
+    The others read Marian's shape. Speed asks for no quality: a thousand steps will do.
+      weft train recipes/marian.toml --pairs train.en.gz train.de.gz --out runs/marian
 
     A system that is not installed or fails is named in one line; the others go on.
     """
