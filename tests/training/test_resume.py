@@ -66,8 +66,13 @@ def train_until(step: int, folder: Path, out: Path, **changes: object) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"rdrop": 2.0, "bpe_dropout": 0.2}, {"optimiser": {"kind": "muon"}, "accumulate": 2}],
-    ids=["plain", "rdrop and bpe-dropout", "muon, accumulated"],
+    [
+        {},
+        {"rdrop": 2.0, "bpe_dropout": 0.2},
+        {"rdrop": 2.0, "rdrop_from": 6},
+        {"optimiser": {"kind": "muon"}, "accumulate": 2},
+    ],
+    ids=["plain", "rdrop and bpe-dropout", "rdrop from the seventh step", "muon, accumulated"],
 )
 def test_a_run_cut_off_at_any_step_ends_with_the_same_weights(
     tmp_path: Path, changes: dict[str, object]
@@ -80,6 +85,15 @@ def test_a_run_cut_off_at_any_step_ends_with_the_same_weights(
     again = run_training(recipe(**changes), files(tmp_path), broken)
     assert weights(straight) == weights(broken)
     assert scores["valid"] == again["valid"] and scores["steps"] == again["steps"] == 12
+
+
+def test_rdrop_begins_behind_the_step_that_is_named(tmp_path: Path) -> None:
+    plain, later = tmp_path / "plain", tmp_path / "later"
+    run_training(recipe(average=3), files(tmp_path), plain)
+    run_training(recipe(average=3, rdrop=2.0, rdrop_from=8), files(tmp_path), later)
+    checkpoint = Path("checkpoints") / "00000008" / "weights.safetensors"
+    assert (plain / checkpoint).read_bytes() == (later / checkpoint).read_bytes()
+    assert weights(plain) != weights(later)
 
 
 def test_metrics_hold_every_step_once_after_a_resume(tmp_path: Path) -> None:

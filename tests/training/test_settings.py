@@ -34,6 +34,11 @@ def test_every_recipe_of_the_project_is_valid(path: Path) -> None:
             {"train": {"shard": True, "optimiser": {"kind": "muon"}}},
             "Muon's step needs whole matrices",
         ),
+        ({"train": {"rdrop_from": 5}}, "train.rdrop_from is 5 but train.rdrop is 0"),
+        (
+            {"train": {"rdrop": 3, "rdrop_from": 50, "steps": 50}},
+            "train.rdrop_from is 50 but train.steps is 50: R-Drop would never begin",
+        ),
         ({"train": {"step": 5}}, "train.step is not a setting. Did you mean 'steps'?"),
         ({"training": {}}, "training is not a setting. Did you mean 'train'?"),
         ({"train": {"schedule": {"kind": "cosin"}}}, "Did you mean 'cosine'?"),

@@ -80,7 +80,6 @@ class Trainer:
             now,
         )
         self.optimisers = build_optimisers(model, config.optimiser)
-        self.rule = LossRule(config.label_smoothing, config.rdrop)
         self.state = RunState()
 
     def resume(self) -> bool:
@@ -140,15 +139,22 @@ class Trainer:
             if state.index >= len(plan):
                 state.epoch, state.index = state.epoch + 1, 0
 
+    @property
+    def rule(self) -> LossRule:
+        """The loss of the step that is under way."""
+        config = self.config
+        is_agreed = self.state.step > config.rdrop_from
+        return LossRule(config.label_smoothing, config.rdrop if is_agreed else 0.0)
+
     def update(self, batches: Sequence[list[int]]) -> tuple[float, int]:
         """One step: (mean loss of a token, tokens)."""
-        config, state, epoch = self.config, self.state, self.state.epoch
+        config, state, epoch, rule = self.config, self.state, self.state.epoch, self.rule
         tokens = sum(self.data.count_targets(epoch, rows) for rows in batches)
         total = 0.0
         for part, rows in enumerate(batches):
             seed_step(config.seed, state.step, part, self.processes.rank)
             batch = self.data.load(epoch, rows).to(self.processes.device)
-            loss = self.loss_of(batch, self.rule) / (tokens * (2 if config.rdrop else 1))
+            loss = self.loss_of(batch, rule) / (tokens * (2 if rule.rdrop else 1))
             (loss * self.processes.world).backward()  # the exchange divides by it
             total += loss.item()
         total = self.processes.sum(total)

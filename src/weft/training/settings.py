@@ -31,6 +31,9 @@ class TrainConfig(Config):
     """Share of the target's probability that is spread over the vocabulary."""
     rdrop: float = Field(0.0, ge=0)
     """R-Drop: weight of the agreement between two passes with other dropout. 0: one pass."""
+    rdrop_from: int = Field(0, ge=0)
+    """Steps before R-Drop begins. Its second pass slows the start down, where there is little yet
+    to agree on; 0: from the first step."""
     bpe_dropout: float = Field(0.0, ge=0, lt=1)
     """Chance that a merge of the BPE is left out, drawn anew each epoch. 0: never."""
     mask_share: float = Field(0.15, gt=0, lt=1)
@@ -93,6 +96,18 @@ class Recipe(Config):
                 f"train.bpe_dropout is {train.bpe_dropout} but tokenizer.kind is {tokenizer.kind}: "
                 "only BPE has merges to leave out. Set tokenizer.kind = bpe, or bpe_dropout = 0.",
                 ("train.bpe_dropout", "tokenizer.kind"),
+            )
+        if train.rdrop_from and not train.rdrop:
+            yield Problem(
+                f"train.rdrop_from is {train.rdrop_from} but train.rdrop is 0: nothing would begin "
+                "there. Set train.rdrop to a weight, such as 3, or leave rdrop_from out.",
+                ("train.rdrop_from", "train.rdrop"),
+            )
+        if train.rdrop and train.rdrop_from >= train.steps:
+            yield Problem(
+                f"train.rdrop_from is {train.rdrop_from} but train.steps is {train.steps}: R-Drop "
+                "would never begin. Let it begin earlier, or set train.rdrop = 0.",
+                ("train.rdrop_from", "train.steps"),
             )
         if train.shard and train.optimiser.kind == "muon":
             yield Problem(
