@@ -13,7 +13,7 @@ from weft.bench import bars, scheduling
 from weft.bench.engine import GOALS, NAMES, WORKLOADS, Plan, measure
 from weft.bench.goals import Goal, judged
 from weft.bench.peers.forms import in_form
-from weft.bench.peers.systems import WEFT, WITHOUT_CACHE
+from weft.bench.peers.systems import INT8, WEFT, WITHOUT_CACHE
 from weft.bench.peers.transformers import System as Transformers
 from weft.bench.peers.weft import System as Weft
 from weft.core.errors import ConfigError, UsageError
@@ -38,8 +38,8 @@ def test_a_smaller_scale_keeps_a_token_of_each_part() -> None:
 
 def test_who_takes_part() -> None:
     plan = Plan("m", ["decode", "shared"])
-    assert plan.names() == [WEFT, "llama.cpp", "vllm", "transformers"]
-    assert Plan("m", ["shared"]).names() == [WEFT, "vllm", "transformers"]
+    assert plan.names() == [WEFT, INT8, "llama.cpp", "vllm", "transformers"]
+    assert Plan("m", ["shared"]).names() == [WEFT, INT8, "vllm", "transformers"]
     assert Plan("m", ["distinct"]).names() == [WEFT, WITHOUT_CACHE]
     assert Plan("m", ["decode"], ["vllm"]).names() == [WEFT, "vllm"], "Weft always"
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from weft.bench import scheduling, turns
 from weft.bench.goals import Goal
 from weft.bench.peers.peer import Peer
-from weft.bench.peers.systems import SYSTEMS, WEFT, WITHOUT_CACHE, Say, started
+from weft.bench.peers.systems import INT8, SYSTEMS, WEFT, WITHOUT_CACHE, Say, started
 from weft.checkpoint.formats import describe
 from weft.core.choices import pick
 from weft.core.errors import UsageError
@@ -71,10 +71,9 @@ class Workload:
 
     def suits(self, name: str) -> bool:
         """Whether a system takes part."""
-        system = SYSTEMS[name]
         if self.is_own or name == WITHOUT_CACHE:
-            return self.is_own and system.is_own
-        return ("batch" if self.num_requests > 1 else "stream") in system.skills
+            return self.is_own and name in (WEFT, WITHOUT_CACHE)
+        return ("batch" if self.num_requests > 1 else "stream") in SYSTEMS[name].skills
 
 
 WORKLOADS = {
@@ -95,9 +94,9 @@ DRY: dict[str, Callable[[int], list[dict[str, Any]]]] = {
 NAMES = (*WORKLOADS, *DRY)
 
 GOALS = (
-    Goal("decode: weft/llama.cpp", 1.0),
-    Goal("prefill: weft/best peer", 1.2),
-    Goal("shared: weft/vllm", 3.0),
+    *(Goal(f"decode: {name}/llama.cpp", 1.0) for name in (WEFT, INT8)),
+    *(Goal(f"prefill: {name}/best peer", 1.2) for name in (WEFT, INT8)),
+    *(Goal(f"shared: {name}/vllm", 3.0) for name in (WEFT, INT8)),
     Goal(f"distinct: weft/{WITHOUT_CACHE}", 0.99),
     Goal("tree: hits/optimal order's", 0.95),
     Goal("mixed: rows with tokens/rows held", 0.96),
@@ -111,7 +110,7 @@ class Plan:
 
     model: str
     workloads: Sequence[str] = NAMES
-    systems: Sequence[str] = (WEFT, "llama.cpp", "vllm", "transformers")
+    systems: Sequence[str] = (WEFT, INT8, "llama.cpp", "vllm", "transformers")
     peers: Path = Path(".peers")
     repeats: int = 5
     threads: int = 2
@@ -195,5 +194,9 @@ def run(
 
 def best_peer(ratios: dict[str, float]) -> dict[str, float]:
     """Weft's prefill against the fastest of the others."""
-    found = [value for name, value in ratios.items() if name.startswith("prefill: ")]
-    return {"prefill: weft/best peer": min(found)} if found else {}
+    best: dict[str, float] = {}
+    for ours in (WEFT, INT8):
+        begin = f"prefill: {ours}/"
+        found = [value for name, value in ratios.items() if name.startswith(begin)]
+        best |= {f"{begin}best peer": min(found)} if found else {}
+    return best

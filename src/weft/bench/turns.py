@@ -16,7 +16,7 @@ from typing import Any
 from weft.bench.goals import Goal, judged
 from weft.bench.measure import machine
 from weft.bench.peers.peer import Answer, Peer, PeerError
-from weft.bench.peers.systems import WEFT, Say
+from weft.bench.peers.systems import INT8, WEFT, Say
 
 Request = Mapping[str, Any]
 Found = dict[str, list[Answer]]
@@ -82,8 +82,10 @@ def ratio(found: Found, name: str, other: str) -> float:
 
 
 def ratios(workload: str, found: Found) -> dict[str, float]:
-    """Weft's against every other system's."""
-    return {f"{workload}: weft/{name}": ratio(found, WEFT, name) for name in found if name != WEFT}
+    """Weft's against every other system's, and so with inputs in 8 bits."""
+    ours = [name for name in (WEFT, INT8) if name in found]
+    others = [name for name in found if name not in ours]
+    return {f"{workload}: {one}/{name}": ratio(found, one, name) for one in ours for name in others}
 
 
 def rows(workload: str, found: Found, num_tokens: int | None = None) -> list[dict[str, Any]]:

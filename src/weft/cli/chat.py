@@ -10,6 +10,7 @@ import typer
 from weft.cli.answers import finish_reason, logprob_list
 from weft.cli.keeping import Keep, kept
 from weft.cli.options import (
+    Activations,
     Cache,
     Device,
     FrequencyPenalty,
@@ -60,6 +61,7 @@ def command(
     regex: Regex = None,
     logprobs: Logprobs = None,
     speculate: Speculate = False,
+    activations: Activations = "float32",
     cache: Cache = 1.0,
     prefix_cache: PrefixCache = "radix",
     keep: Keep = None,
@@ -93,7 +95,7 @@ def command(
     }
     schema = read_schema(json_schema)
     options = Options.of(max_tokens, stop=stop or (), json_schema=schema, regex=regex, **sampling)
-    engine = engine_settings(cache, prefix_cache, speculate)
+    engine = engine_settings(cache, prefix_cache, speculate=speculate, activations=activations)
     say_without_effect(sampling)
     check_model(model, "chat", max_tokens)
     writer = ready_model(model, device, engine)

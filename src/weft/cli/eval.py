@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from weft.cli.options import (
+    Activations,
     BatchTokens,
     Cache,
     Device,
@@ -62,6 +63,7 @@ def command(
     tokenize: Tokenize = "auto",
     language: Language = "en",
     out: Out = None,
+    activations: Activations = "float32",
     cache: Cache = 1.0,
     prefix_cache: PrefixCache = "radix",
     device: Device = "auto",
@@ -84,7 +86,7 @@ def command(
         write_lines(out, [], mode="a")
     from weft.engine.load import check_model
 
-    engine = engine_settings(cache, prefix_cache, batch_tokens=batch_tokens)
+    engine = engine_settings(cache, prefix_cache, batch_tokens, activations=activations)
     check_model(model, "translate" if text is None else "perplexity", max_tokens)
     loaded = ready_model(model, device, engine)
     if text is not None:

@@ -10,6 +10,7 @@ import typer
 from weft.cli.answers import answer_object
 from weft.cli.keeping import Keep, kept
 from weft.cli.options import (
+    Activations,
     Cache,
     Device,
     FrequencyPenalty,
@@ -70,6 +71,7 @@ def command(
     regex: Regex = None,
     logprobs: Logprobs = None,
     speculate: Speculate = False,
+    activations: Activations = "float32",
     cache: Cache = 1.0,
     prefix_cache: PrefixCache = "radix",
     keep: Keep = None,
@@ -114,7 +116,7 @@ def command(
     options = Options.of(
         max_tokens, n, stop=stop or (), json_schema=schema, regex=regex, **sampling
     )
-    engine = engine_settings(cache, prefix_cache, speculate)
+    engine = engine_settings(cache, prefix_cache, speculate=speculate, activations=activations)
     say_without_effect(sampling, n)
     check_model(model, "generate", max_tokens)
     text = read_prompt(prompt) if prompts is None else ""

@@ -73,6 +73,12 @@ Speculate = Annotated[
         "--speculate/--no-speculate", help="Guess tokens from the text so far; the same result."
     ),
 ]
+Activations = Annotated[
+    str,
+    typer.Option(
+        help="float32, or int8: faster with weights of few bits, and not exact.",
+    ),
+]
 BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens that one step computes.")]
 
 NEEDS_TEMPERATURE = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
@@ -80,12 +86,12 @@ NEEDS_TEMPERATURE = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
 
 
 def engine_settings(
-    cache: float, prefix_cache: str, speculate: bool = False, batch_tokens: int | None = None
+    cache: float, prefix_cache: str, batch_tokens: int | None = None, **others: object
 ) -> EngineConfig:
     """The engine that a command asks for; without `batch_tokens`, its own steps."""
     from weft.engine.settings import EngineConfig
 
-    values = {"cache_gib": cache, "prefix_cache": prefix_cache, "speculate": speculate}
+    values: dict[str, object] = {"cache_gib": cache, "prefix_cache": prefix_cache, **others}
     if batch_tokens is not None:
         values |= {"token_budget": batch_tokens, "encoder_budget": batch_tokens}
     return EngineConfig.from_dict(values)

@@ -112,7 +112,7 @@ def command(
     }
     check_search(beam, length_penalty, n_best, sampling)
     check_workers(workers, temperature)
-    engine = engine_settings(cache, prefix_cache, batch_tokens=batch_tokens)
+    engine = engine_settings(cache, prefix_cache, batch_tokens)
     check_model(model, "translate", max_tokens)
     translator = ready_model(model, device, engine)
     translator.tokenizer.report.was_said = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from weft.core.errors import UsageError
 from weft.engine.kinds import Task, refuse_kind
 from weft.engine.model import LoadedModel
 from weft.engine.settings import EngineConfig
+from weft.models.build import Model
+from weft.nn.rounding import round_inputs
+
+log = logging.getLogger(__name__)
 
 
 def load(
@@ -25,7 +30,19 @@ def load(
     EngineConfig or its fields, such as {"cache_gib": 4, "speculate": True}."""
     place = choose_device(device)
     settings = EngineConfig.from_dict(engine, "engine") if isinstance(engine, Mapping) else engine
-    return LoadedModel(load_checkpoint(model, place, choose_dtype(dtype, place)), settings)
+    checkpoint = load_checkpoint(model, place, choose_dtype(dtype, place))
+    if settings is not None and settings.activations == "int8":
+        round_if_possible(checkpoint.model)
+    return LoadedModel(checkpoint, settings)
+
+
+def round_if_possible(model: Model) -> None:
+    """One line of talk where the setting has no effect."""
+    if not round_inputs(model):
+        log.warning(
+            "activations=float32 asked=int8 reason='only weights of few bits on a CPU with a C++ "
+            "compiler take inputs of 8 bits, and this model has none here'"
+        )
 
 
 def check_model(model: str | Path, task: Task, max_tokens: int | None = None) -> None:

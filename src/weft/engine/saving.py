@@ -33,6 +33,7 @@ from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
 from weft.nn.native.build import library_path
 from weft.nn.native.library import native
+from weft.nn.rounding import rounds_inputs
 
 FORMAT, INDEX = 1, "index"
 Key = Mapping[str, str]
@@ -69,6 +70,7 @@ def cache_key(model: Model, layout: Layout, store: PageStore) -> dict[str, str]:
         "format": str(FORMAT),
         "weights": fingerprint(model),
         "dtype": str(store.dtype),
+        "activations": "int8" if rounds_inputs(model) else "float32",
         "page_size": str(store.page_size),
         "layout": json.dumps([shapes, stripes]),
         # another processor or version rounds differently: answers would change in their last bits

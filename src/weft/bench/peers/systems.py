@@ -46,12 +46,15 @@ class System:
         return Path(sys.executable) if self.is_own else python_of(self.stem, folder)
 
 
-WEFT, WITHOUT_CACHE = "weft", "weft without prefix cache"
+WEFT, INT8, WITHOUT_CACHE = "weft", "weft int8", "weft without prefix cache"
 ALL: frozenset[Skill] = frozenset(["stream", "batch", "translate"])
 
 SYSTEMS = {
     WEFT: System("weft", "any", ALL),
     WITHOUT_CACHE: System("weft", "any", ALL, {"engine": {"prefix_cache": "none"}}),
+    INT8: System(
+        "weft", "any", frozenset(["stream", "batch"]), {"engine": {"activations": "int8"}}
+    ),
     "llama.cpp": System("llama_cpp", "gguf", frozenset(["stream"])),
     "vllm": System("vllm", "hf", frozenset(["stream", "batch"])),
     "transformers": System("transformers", "hf", ALL),

@@ -38,7 +38,7 @@ class System:
         self, model: str, threads: int, max_len: int, engine: dict[str, Any] | None = None
     ) -> None:
         torch.set_num_threads(threads)
-        self.loaded = load(model, "cpu")
+        self.loaded = load(model, "cpu", engine=engine)
         budgets = BATCHES if self.loaded.kind == "encoder-decoder" else {}
         config = EngineConfig(**{**budgets, **(engine or {})})
         self.engine = Engine(self.loaded.model, None, config)

@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -75,25 +75,30 @@ def random_weight(kind: Kind, inputs: int, outputs: int) -> PackedWeight:
 
 
 def bench_products(clock: Clock, rows: Sequence[int]) -> None:
-    say("inputs outputs rows  torch ms    f32 ms     q8 ms     q4 ms   GFLOP/s: torch   f32   q4")
+    say("q8r, q4r: inputs rounded to 8 bits")
+    names = ("torch", *BITS, "q8r", "q4r")
+    told = (*(f"{name} ms" for name in names), *names)
+    say("inputs outputs rows " + " ".join(f"{name:>8}" for name in told) + " GFLOP/s")
     for inputs, outputs in (*LAYER, HEAD):
         weight_OI = torch.randn(outputs, inputs)
         packed = [random_weight(kind, inputs, outputs) for kind in BITS]
+        packed += [replace(one, is_rounded=True) for one in packed[1:]]
         for num in rows:
             x = torch.randn(num, inputs)
             tasks = [partial(F.linear, x, weight_OI), *(partial(linear, x, p) for p in packed)]
             found = clock.seconds(tasks)
-            times = " ".join(f"{t * 1e3:9.3f}" for t in found)
-            plain, f32, _, q4 = (2e-9 * num * inputs * outputs / t for t in found)
-            say(f"{inputs:6} {outputs:7} {num:4} {times} {plain:16.1f} {f32:5.1f} {q4:4.1f}")
+            times = " ".join(f"{t * 1e3:8.3f}" for t in found)
+            rates = " ".join(f"{2e-9 * num * inputs * outputs / t:8.1f}" for t in found)
+            say(f"{inputs:6} {outputs:7} {num:4} {times} {rates}")
 
 
 def bench_token(clock: Clock) -> None:
     say(f"\none token: {NUM_LAYERS} x {LAYER} and {HEAD}, each weight read once")
-    for kinds in (("f32", "f32"), ("q8", "q8"), ("q4", "q8")):
-        body, head = kinds
+    each = [("f32", "f32", False), ("q8", "q8", False), ("q4", "q8", False)]
+    for body, head, is_rounded in [*each, ("q8", "q8", True), ("q4", "q8", True)]:
         shapes = [(body, *shape) for shape in LAYER * NUM_LAYERS] + [(head, *HEAD)]
         weights = [random_weight(kind, *shape) for kind, *shape in shapes]  # type: ignore[arg-type]
+        weights = [replace(weight, is_rounded=is_rounded) for weight in weights]
         inputs = {size: torch.randn(1, size) for size in (576, 1536)}
 
         def token(weights: list[PackedWeight] = weights, x: dict[int, Tensor] = inputs) -> None:
@@ -104,7 +109,8 @@ def bench_token(clock: Clock) -> None:
         num_bytes = sum(weight.num_bytes for weight in weights)
         speed = num_bytes / seconds / 1e9
         size = f"{num_bytes / 2**20:4.0f} MB"
-        say(f"  layers {body:3}, head {head:3}: {seconds * 1e3:7.2f} ms  {size}  {speed:5.1f} GB/s")
+        told = f"layers {body}, head {head}{', inputs rounded' if is_rounded else ''}:"
+        say(f"  {told:34} {seconds * 1e3:7.2f} ms  {size}  {speed:5.1f} GB/s")
 
 
 def paged_case(

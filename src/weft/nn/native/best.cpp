@@ -8,6 +8,7 @@
 
 #include "panels.h"
 #include "ranked.h"
+#include "rounded.h"
 #include "rows.h"
 
 namespace weft {
@@ -55,6 +56,11 @@ void rank_rows(const HeadCall& call, int64_t row, int64_t rows) {
   std::vector<LogSum> totals(rows);
   LinearCall part = call.product;
   part.x += row * part.x_stride, part.rows = rows, part.y = block.data(), part.y_stride = BLOCK;
+  RoundedRows rounded;  // once for all blocks
+  if (part.weight->is_rounded) {
+    rounded.cover(part, 0, rows);
+    part.rounded = &rounded;
+  }
   for (int64_t r = 0; r < rows; r++) call.best(row + r).begin();
   for (int64_t first = 0; first < call.product.end; first += BLOCK) {
     part.begin = first, part.end = std::min(first + BLOCK, call.product.end);

@@ -3,12 +3,14 @@
 //
 // So a row of y depends on its own row of x alone: not on how many rows are in the call, how they
 // are blocked or which thread has them. The textbook's blocked product (Goto 2008) sums per block;
-// here a later block of inputs takes up the chain where the earlier one left it in y.
+// here a later block of inputs takes up the chain where the earlier one left it in y. Weights that
+// ask for it get rounded inputs (rounded.h).
 #include <omp.h>
 
 #include <algorithm>
 
 #include "panels.h"
+#include "rounded.h"
 #include "rows.h"
 
 namespace weft {
@@ -105,12 +107,49 @@ void one_row(const Call& call, int64_t panel) {
   add_bias(call, place, call.y + place.offset, panel, 1);
 }
 
+// The same with rounded inputs: all inputs at once, for they are short.
+void rounded_panels(const Call& call, const RoundedRows& rounded, int64_t first, int64_t last,
+                    int64_t row, int64_t rows) {
+  const int64_t pieces = (rows + ROWS - 1) / ROWS;
+  for (int64_t panel = first; panel < last; panel++) {
+    const Place place(call, panel, 1);
+    for (int64_t piece = 0; piece < pieces; piece++) {
+      const int64_t from = row + rows * piece / pieces, to = row + rows * (piece + 1) / pieces;
+      at_place(call, place, from, to - from, [&](float* y, int64_t y_stride) {
+        multiply_rounded_panel(*call.weight, panel, rounded, from, to - from, y, y_stride);
+      });
+    }
+    add_bias(call, place, call.y + row * call.y_stride + place.offset, panel, rows);
+  }
+}
+
+template <int PANELS>
+void rounded_row(const Call& call, const RoundedRows& rounded, int64_t panel) {
+  constexpr int V = PANELS * VECTORS;
+  const Packed& weight = *call.weight;
+  const Place place(call, panel, PANELS);
+  at_place(call, place, 0, 1, [&](float* y, int64_t) {
+    const auto multiply = weight.bits == 4 ? multiply_rounded<4, 1, V> : multiply_rounded<8, 1, V>;
+    multiply(weight, panel * VECTORS, rounded, 0, y, 0);
+  });
+  add_bias(call, place, call.y + place.offset, panel, 1);
+}
+
 // Where block `block` of `blocks` begins, at a multiple of ROWS.
 int64_t border(int64_t rows, int64_t block, int64_t blocks) {
   return block == blocks ? rows : rows * block / blocks / ROWS * ROWS;
 }
 
+void some_rounded(const Call& call, int64_t first, int64_t last, int64_t row, int64_t rows) {
+  const RoundedRows& rounded = *call.rounded;
+  if (call.rows > 1) return rounded_panels(call, rounded, first, last, row, rows);
+  int64_t panel = first;
+  for (; panel + 2 <= last; panel += 2) rounded_row<2>(call, rounded, panel);
+  for (; panel < last; panel++) rounded_row<1>(call, rounded, panel);
+}
+
 void some_panels(const Call& call, int64_t first, int64_t last, int64_t row, int64_t rows) {
+  if (call.weight->is_rounded) return some_rounded(call, first, last, row, rows);
   if (call.rows > 1) return many_rows(call, first, last, row, rows);
   int64_t panel = first;
   for (; panel + 2 <= last; panel += 2) one_row<2>(call, panel);
@@ -131,13 +170,20 @@ void linear_rows(const LinearCall& call, int64_t threads) {
   const int64_t wanted = std::max<int64_t>(1, 6 * threads / row_blocks);
   const int64_t each = std::max<int64_t>(2, (panels / wanted + 1) / 2 * 2);
   const int64_t groups = (panels + each - 1) / each;
+  // each thread rounds the rows it meets: for two of them that is sooner done than one more barrier
+  static thread_local RoundedRows own;
+  const bool is_to_round = call.weight->is_rounded && call.rounded == nullptr;
+  own.forget();
+  Call mine = call;
+  if (is_to_round) mine.rounded = &own;
 #pragma omp for schedule(dynamic, 1)
   for (int64_t task = 0; task < row_blocks * groups; task++) {
     const int64_t group = task % groups, block = task / groups;
     const int64_t row = border(call.rows, block, row_blocks);
     const int64_t end_row = border(call.rows, block + 1, row_blocks);
     const int64_t from = first + group * each, to = first + std::min(panels, (group + 1) * each);
-    some_panels(call, from, to, row, end_row - row);
+    if (is_to_round) own.cover(call, row, end_row - row);
+    some_panels(mine, from, to, row, end_row - row);
   }
 }
 

@@ -5,7 +5,7 @@
 
 Kinds: f32; q8 and q4, whose words, scales and minima lie likewise (few_bits.py); the numbers of q8
 are stored plus 128, from 0 on. A product with few bits has the bits of the product with the
-dequantised weight. unpacked.py is the way back.
+dequantised weight, unless its inputs are to be rounded. unpacked.py is the way back.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class PackedWeight:
     """[outputs / width, inputs / 32, width], half floats."""
     minima: Tensor | None = None
     is_native: bool = True
+    is_rounded: bool = False
+    """q8, q4: inputs are rounded to 8 bits before they are multiplied (rounded.h)."""
 
     @property
     def num_bytes(self) -> int:
@@ -53,7 +55,7 @@ class PackedWeight:
         assert self.is_native, "a weight for torch has no place in the library"
         pointers = (None if x is None else x.data_ptr() for x in (self.scales, self.minima))
         sizes = (BITS[self.kind], self.inputs, self.outputs)
-        return PackedStruct(*sizes, self.data.data_ptr(), *pointers)
+        return PackedStruct(*sizes, self.data.data_ptr(), *pointers, self.is_rounded)
 
     @cached_property
     def address(self) -> int:
@@ -62,7 +64,7 @@ class PackedWeight:
     def __reduce__(self) -> tuple[Any, ...]:
         # a copy has tensors of its own, and so needs a structure of its own
         parts = (self.kind, self.outputs, self.inputs, self.data, self.scales, self.minima)
-        return PackedWeight, (*parts, self.is_native)
+        return PackedWeight, (*parts, self.is_native, self.is_rounded)
 
 
 def pack(weight_OI: Tensor) -> PackedWeight:

@@ -16,6 +16,7 @@ struct Packed {
   const void* data;
   const uint16_t* scales;  // half floats [panel][group][WIDTH]
   const uint16_t* minima;
+  int64_t is_rounded;  // of few bits: inputs are rounded to 8 bits before they are multiplied
 };
 
 namespace {

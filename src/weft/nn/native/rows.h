@@ -12,6 +12,7 @@ namespace weft {
 
 struct Packed;     // panels.h
 struct PagedCall;  // pages.h
+class RoundedRows;  // rounded.h
 
 // y_NO = x_NI W_OI^T + bias_O for outputs begin..end.
 struct LinearCall {
@@ -20,6 +21,7 @@ struct LinearCall {
   const float* bias;
   float* y;
   int64_t rows, x_stride, y_stride, begin, end;
+  const RoundedRows* rounded = nullptr;  // x, where it was rounded before
 };
 void linear_rows(const LinearCall& call, int64_t threads);
 // The same by the thread that calls it alone: no team, no barrier.

@@ -21,6 +21,7 @@ class PackedStruct(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("bits", "inputs", "outputs")),
         *((name, c_void_p) for name in ("data", "scales", "minima")),
+        ("is_rounded", c_int64),
     )
 
 
