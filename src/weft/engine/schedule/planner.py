@@ -134,21 +134,28 @@ class Planner:
 
     def admit(self, step: Step) -> None:
         """Let waiting jobs in, in turn, until something is used up."""
+        while self.state.waiting and not self.is_full(step) and self.admit_some(step):
+            pass
+
+    def admit_some(self, step: Step) -> bool:
+        """Those whose turn it may be; whether all of them were admitted, so that it may be others'
+        turn, too."""
         waiting = self.state.waiting
-        if self.is_full(step):
-            return
         runs = waiting.runs_of(self.state.running.values())
+        are_all_in = True
         for job in waiting.in_turn():
             if waiting.is_barred(job):
-                return
+                return False
             is_aged = waiting.is_aged(job)
             run = None if is_aged else waiting.next_run(job)
             is_computed_now = run is not None and run in runs
             verdict = Verdict.LATER if is_computed_now else self.admit_one(job, step)
             if verdict is Verdict.FULL or (verdict is Verdict.LATER and is_aged):
-                return
+                return False
+            are_all_in &= verdict is Verdict.ADMITTED
             if verdict is Verdict.ADMITTED:
                 runs.add(run)
+        return are_all_in
 
     def is_full(self, step: Step) -> bool:
         """Nobody can be admitted, and nobody needs to look at the queue."""
