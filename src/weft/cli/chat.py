@@ -8,62 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.answers import finish_reason, logprob_list
+from weft.cli.groups import with_groups
 from weft.cli.keeping import Keep, kept
-from weft.cli.options import (
-    Activations,
-    Cache,
-    Device,
-    FrequencyPenalty,
-    JsonSchema,
-    Logprobs,
-    MaxTokens,
-    MinP,
-    Model,
-    PrefixCache,
-    PresencePenalty,
-    Regex,
-    RepetitionPenalty,
-    Seed,
-    Speculate,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
-    engine_settings,
-    read_schema,
-    ready_model,
-    refuse_logprobs,
-    say_without_effect,
-)
+from weft.cli.options import Device, MaxTokens, Model, ready_model, refuse_logprobs
 from weft.cli.output import print_json, say
+from weft.cli.writing import Asked
 
 if TYPE_CHECKING:
     from weft.engine.answers import Answer
     from weft.engine.model import LoadedModel
     from weft.engine.options import Options
-    from weft.sampling.settings import SamplingKeywords
 
 
+@with_groups
 def command(
     model: Model,
     system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
     max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: RepetitionPenalty = 1.0,
-    presence_penalty: PresencePenalty = 0.0,
-    frequency_penalty: FrequencyPenalty = 0.0,
-    seed: Seed = 0,
-    stop: Stop = None,
-    json_schema: JsonSchema = None,
-    regex: Regex = None,
-    logprobs: Logprobs = None,
-    speculate: Speculate = False,
-    activations: Activations = "float32",
-    cache: Cache = 1.0,
-    prefix_cache: PrefixCache = "radix",
+    *,
+    asked: Asked,
     keep: Keep = None,
     device: Device = "auto",
     json: Annotated[
@@ -78,25 +41,10 @@ def command(
       echo "What is the capital of France?" | weft chat smollm2
       weft chat smollm2 --system "Answer in one word." --temperature 0.7 --top-p 0.9
     """
-    refuse_logprobs(logprobs, json)
+    refuse_logprobs(asked.logprobs, json)
     from weft.engine.load import check_model
-    from weft.engine.options import Options
 
-    sampling: SamplingKeywords = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "seed": seed,
-        "logprobs": logprobs,
-    }
-    schema = read_schema(json_schema)
-    options = Options.of(max_tokens, stop=stop or (), json_schema=schema, regex=regex, **sampling)
-    engine = engine_settings(cache, prefix_cache, speculate=speculate, activations=activations)
-    say_without_effect(sampling)
+    options, engine = asked.options(max_tokens), asked.engine
     check_model(model, "chat", max_tokens)
     writer = ready_model(model, device, engine)
     assert writer.requests.template, "a model without a template was not refused"

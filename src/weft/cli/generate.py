@@ -8,35 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.answers import answer_object
+from weft.cli.groups import with_groups
 from weft.cli.keeping import Keep, kept
-from weft.cli.options import (
-    Activations,
-    Cache,
-    Device,
-    FrequencyPenalty,
-    JsonSchema,
-    Logprobs,
-    MaxTokens,
-    MinP,
-    Model,
-    PrefixCache,
-    PresencePenalty,
-    Regex,
-    RepetitionPenalty,
-    Seed,
-    Speculate,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
-    engine_settings,
-    read_schema,
-    ready_model,
-    refuse_logprobs,
-    say_without_effect,
-)
+from weft.cli.options import Device, MaxTokens, Model, ready_model, refuse_logprobs
 from weft.cli.output import print_json, progress, say
 from weft.cli.translate import CHUNK, chunks, one_line
+from weft.cli.writing import Asked
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -44,9 +21,9 @@ if TYPE_CHECKING:
     from weft.engine.model import LoadedModel
     from weft.engine.options import Options
     from weft.engine.writing import Writing
-    from weft.sampling.settings import SamplingKeywords
 
 
+@with_groups
 def command(
     model: Model,
     prompt: Annotated[
@@ -58,22 +35,8 @@ def command(
     ] = None,
     max_tokens: MaxTokens = None,
     n: Annotated[int, typer.Option("--n", min=1, max=256, help="Answers to each prompt.")] = 1,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: RepetitionPenalty = 1.0,
-    presence_penalty: PresencePenalty = 0.0,
-    frequency_penalty: FrequencyPenalty = 0.0,
-    seed: Seed = 0,
-    stop: Stop = None,
-    json_schema: JsonSchema = None,
-    regex: Regex = None,
-    logprobs: Logprobs = None,
-    speculate: Speculate = False,
-    activations: Activations = "float32",
-    cache: Cache = 1.0,
-    prefix_cache: PrefixCache = "radix",
+    *,
+    asked: Asked,
     keep: Keep = None,
     device: Device = "auto",
     json: Annotated[
@@ -97,27 +60,10 @@ def command(
     usage.
     """
     refuse_mixture(prompt, prompts)
-    refuse_logprobs(logprobs, json)
+    refuse_logprobs(asked.logprobs, json)
     from weft.engine.load import check_model
-    from weft.engine.options import Options
 
-    sampling: SamplingKeywords = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "seed": seed,
-        "logprobs": logprobs,
-    }
-    schema = read_schema(json_schema)
-    options = Options.of(
-        max_tokens, n, stop=stop or (), json_schema=schema, regex=regex, **sampling
-    )
-    engine = engine_settings(cache, prefix_cache, speculate=speculate, activations=activations)
-    say_without_effect(sampling, n)
+    options, engine = asked.options(max_tokens, n), asked.engine
     check_model(model, "generate", max_tokens)
     text = read_prompt(prompt) if prompts is None else ""
     writer = ready_model(model, device, engine)
