@@ -1,4 +1,4 @@
-"""A translation model trained here, from the settings of recipes/multi30k.toml: `weft convert` says
+"""A translation model trained here, from the settings of recipes/tatoeba.toml: `weft convert` says
 what stands in the way, training with what it says makes a model that `transformers` reads, and both
 translate alike."""
 
@@ -16,7 +16,7 @@ from weft.core.config import read_settings
 
 from ..training.material import write_pairs
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "multi30k.toml"
+RECIPE = Path(__file__).parents[2] / "recipes" / "tatoeba.toml"
 SMALL = [
     "model.width=32",
     "model.num_layers=1",

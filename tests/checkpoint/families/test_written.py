@@ -104,7 +104,7 @@ def test_settings_that_are_never_read_do_not_stand_in_the_way(name: str) -> None
     written(family, config.with_changes(pattern))
 
 
-MULTI30K = ModelConfig.from_dict(
+TATOEBA = ModelConfig.from_dict(
     {
         "width": 32,
         "attention": {"num_heads": 4, "bias": True},
@@ -114,12 +114,12 @@ MULTI30K = ModelConfig.from_dict(
         "embedding": {"tied": "all", "scale": True},
     }
 )
-"""As recipes/multi30k.toml."""
+"""As recipes/tatoeba.toml."""
 
 
 def test_a_model_that_does_not_fit_is_told_which_settings_would() -> None:
     with pytest.raises(MisfitError) as caught:
-        written(marian.FAMILY, MULTI30K)
+        written(marian.FAMILY, TATOEBA)
     told = str(caught.value)
     assert told == (
         "this model is not a marian: head.bias is False, not True; norm.placement is 'before', not "
@@ -127,7 +127,7 @@ def test_a_model_that_does_not_fit_is_told_which_settings_would() -> None:
         "model.head.bias=true --set model.norm.placement=after --set model.position.layout=halves "
         "can be written as marian."
     )
-    changed = MULTI30K.with_changes(advised(told))
+    changed = TATOEBA.with_changes(advised(told))
     assert written(marian.FAMILY, changed)["model_type"] == "marian"
 
 
