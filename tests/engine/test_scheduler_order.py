@@ -81,6 +81,16 @@ def test_nobody_waits_longer_than_the_order_promises():
     assert waits(3) != waits(12), "and patience is what decides"
 
 
+def test_a_step_admits_beyond_the_window_until_something_is_used_up():
+    world = World(max_running=5, order_window=2)
+    for number in range(7):
+        world.add(Request(f"r{number}", (90 + number, 1, 2), 3))
+    assert admitted(world.step()) == ["r0", "r1", "r2", "r3", "r4"]
+    assert world.scheduler.num_waiting == 2
+    world.run_all()
+    world.check_empty()
+
+
 def test_without_a_prefix_cache_the_order_is_that_of_arrival():
     world = World("none", max_running=1)
     for number in range(5):
