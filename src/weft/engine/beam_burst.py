@@ -19,7 +19,8 @@ import numpy as np
 
 from weft.engine.beam import Beams
 from weft.engine.chances import Chances
-from weft.engine.lanes import Turn
+from weft.engine.further import Further
+from weft.engine.lanes import Lanes, Turn
 from weft.engine.ranking import NO_ID, banned_rows, best_of_all, rank
 from weft.engine.schedule.plan import BranchedFar, Chunk, FarChild
 
@@ -50,6 +51,10 @@ class BeamBurst:
         self.found = [list(search.found) for search in searches]
         self.marks = np.array([search.mark(search.found) for search in searches])
         self.spans = np.array([search.span for search in searches])
+
+    def write(self, lanes: Lanes, further: Further) -> bool:
+        """False: beams are ranked here, pass by pass."""
+        return False
 
     def choose(self, chances: Chances) -> Turn:
         """One step of all searches that go on."""

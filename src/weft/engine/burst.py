@@ -1,22 +1,24 @@
 """Searches of one beam, side by side through the passes of a plan: chances -> tokens.
 
-Nobody hears of such a search before it ends, so its tokens need no plan each: they are chosen as
-arrays, and only behind the last pass the searches, the scheduler and the callers are told. A small
-model's step takes longer in Python than in arithmetic; this way it does so once in eight passes.
+Nobody hears of such a search before it ends, so its tokens need no plan each: they are chosen by
+the compiled library in one call or here as arrays, and only behind the last pass the searches, the
+scheduler and the callers are told. A small model's step takes longer in Python than in arithmetic;
+this way it does so once in eight passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from weft.engine.beam import Beams
 from weft.engine.chances import Chances
-from weft.engine.lanes import Turn
+from weft.engine.further import Further
+from weft.engine.lanes import Lanes, Turn
 from weft.engine.ranking import NO_ID, banned_rows, force
 from weft.engine.schedule.plan import Chunk, Grown
+from weft.nn.native.structs import GreedyStruct, NextCallStruct
 
 
 class Burst:
@@ -30,8 +32,26 @@ class Burst:
         self.ends = np.array([NO_ID if s.end_id is None else s.end_id for s in searches])
         self.limits = np.array([chunk.num_passes for chunk in chunks])
         self.banned = banned_rows(searches, range(len(searches) + 1))
-        self.passes: list[Any] = []
-        """The token that each pass has chosen for each search, or none."""
+        self.tokens = np.full((len(searches), int(self.limits.max())), NO_ID)
+        """What each pass has chosen for each search."""
+        self.num_passes = 0
+
+    def write(self, lanes: Lanes, further: Further) -> bool:
+        """All passes that are left, in one call. False, and nothing was done, where a token is
+        forced, which only the first pass does, or where not all searches ban the same."""
+        going, done = self.going, self.num_passes
+        if any(len(rows) < len(self.searches) for rows in self.banned.values()):
+            return False
+        if not done and any(search.must_write is not None for search in self.searches):
+            return False
+        limits, scores = self.limits[going] - done, self.scores[going]
+        tokens = np.full((len(going), int(limits.max())), NO_ID)
+        arrays = (lanes.packed.ids_1N[0].numpy(), self.ends[going], limits, scores, tokens)
+        places = (array.ctypes.data for array in arrays)
+        struct = GreedyStruct(NextCallStruct(), len(going), 0, tokens.shape[1], *places)
+        further.write(lanes, struct, *self.banned or ((),))
+        self.tokens[going, done : done + tokens.shape[1]], self.scores[going] = tokens, scores
+        return True
 
     def choose(self, chances: Chances) -> Turn:
         """The next id of each search that goes on, and whether it still does."""
@@ -40,23 +60,22 @@ class Burst:
             ids: np.flatnonzero(np.isin(going, rows)).tolist() for ids, rows in self.banned.items()
         }
         best = chances.best(1, banned)
-        if not self.passes:  # behind the first pass nothing is forced
+        if not self.num_passes:  # behind the first pass nothing is forced
             force(self.searches, range(len(going) + 1), chances, best)
         logp_N, ids_N = best[0][:, 0], best[1][:, 0]
         self.scores[going] += logp_N
+        self.tokens[going, self.num_passes] = ids_N
+        self.num_passes += 1
         goes_N = (ids_N != self.ends[going]) & (self.scores[going] > -np.inf)
-        goes_N &= len(self.passes) + 1 < self.limits[going]
-        chosen = np.full(len(self.searches), NO_ID)
-        chosen[going] = ids_N
-        self.passes.append(chosen)
+        goes_N &= self.num_passes < self.limits[going]
         self.going = going[goes_N]
         return Turn(ids_N, goes_N)
 
     def settle(self) -> list[Grown]:
         """Tell the searches; what each has written."""
         found = []
-        rows = np.array(self.passes).T.tolist()
-        for search, row, score in zip(self.searches, rows, self.scores.tolist(), strict=True):
+        rows, scores = self.tokens.tolist(), self.scores.tolist()
+        for search, row, score in zip(self.searches, rows, scores, strict=True):
             tokens = [token for token in row if token != NO_ID]
             search.go_far(tokens, score)
             found.append(Grown(tokens, search.is_done))

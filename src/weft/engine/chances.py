@@ -6,7 +6,7 @@ row, which the head can find without them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -19,13 +19,20 @@ from weft.nn.native.best import best_of, log_sums
 
 Banned = Mapping[tuple[int, ...], Sequence[int]]
 """Ids that are never written, and the rows in which they are not."""
+Found = tuple[Tensor, Tensor, Tensor]
+"""The best logits, their ids, and the logarithms of the sums of all exps."""
 
 
 class Chances:
     """N places; x_ND is what the head reads there, `made` their logits where there are any yet."""
 
-    def __init__(self, head: Head, x_ND: Tensor, made: Tensor | None = None) -> None:
-        self.head, self.x_ND, self.made = head, x_ND, made
+    def __init__(self, head: Head, x_ND: Tensor | None, made: Tensor | None = None) -> None:
+        self.head, self.known, self.made = head, x_ND, made
+
+    @property
+    def x_ND(self) -> Tensor:
+        assert self.known is not None, "chances of nothing"
+        return self.known
 
     def __len__(self) -> int:
         return len(self.x_ND)
@@ -63,12 +70,16 @@ class Chances:
         everywhere = [ids for ids, rows in banned.items() if len(rows) == len(self)]
         found = None
         if len(everywhere) == len(banned) and self.made is None:
-            found = self.head.best(self.x_ND, count, [one for ids in everywhere for one in ids])
+            found = self.head_best(count, [one for ids in everywhere for one in ids])
         parts = found or self.best_logits(count, banned)
         best_NK, ids_NK, sums_N = (part.cpu().numpy() for part in parts)
         return best_NK.astype(np.float64) - sums_N[:, None], ids_NK, sums_N
 
-    def best_logits(self, count: int, banned: Banned) -> tuple[Tensor, Tensor, Tensor]:
+    def head_best(self, count: int, banned: Sequence[int]) -> Found | None:
+        """Without the logits; None where that cannot be."""
+        return self.head.best(self.x_ND, count, banned)
+
+    def best_logits(self, count: int, banned: Banned) -> Found:
         """The same from the logits."""
         logits_NV = self.logits_NV
         sums_N = log_sums(logits_NV)
@@ -77,3 +88,30 @@ class Chances:
         for ids, rows in banned.items():
             logits_NV[np.ix_(rows, ids)] = -inf
         return *best_of(logits_NV, count), sums_N
+
+
+class ComingChances(Chances):
+    """Those behind a pass that has not been run yet. Where only the best are asked for, `quick`
+    runs it and the head in one call; for anything else `run` runs it first."""
+
+    def __init__(
+        self,
+        head: Head,
+        number: int,
+        run: Callable[[], Tensor],
+        quick: Callable[[int, Sequence[int]], Found],
+    ) -> None:
+        super().__init__(head, None)
+        self.number, self.run, self.quick = number, run, quick
+
+    @property
+    def x_ND(self) -> Tensor:
+        if self.known is None:
+            self.known = self.run()
+        return self.known
+
+    def __len__(self) -> int:
+        return self.number
+
+    def head_best(self, count: int, banned: Sequence[int]) -> Found | None:
+        return self.quick(count, banned) if self.known is None else super().head_best(count, banned)

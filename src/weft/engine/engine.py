@@ -138,7 +138,7 @@ class Engine:
         plan = self.scheduler.plan(self.drafts_of if self.config.speculate else None)
         try:
             burst = burst_of(plan, self.beams)
-            results = self.runner.run(plan, burst.choose if burst else None)
+            results = self.runner.run(plan, burst)
             ahead = look_ahead(plan, results, self.lines, self.beams)
         except BaseException:
             self.scheduler.abandon(plan)

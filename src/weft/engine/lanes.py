@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from weft.cache.layout import Layout
 from weft.cache.store import PagedPass, PageStore
@@ -102,11 +101,17 @@ class Lanes:
 
     def paged(self, store: PageStore, device: torch.device) -> PagedPass:
         """Layouts and slots of all stripes, for this pass."""
-        layouts: dict[int, PageLayout] = {}
-        slots: dict[int, Tensor] = {}
-        for stripe, table_BP in enumerate(self.tables):
-            layouts[stripe] = self.packed.layout(table_BP, device)
-            slots[stripe] = self.packed.slots(table_BP, store.page_size, device)
-        for stripe, table_BP in enumerate(self.source_tables, len(self.tables)):
-            layouts[stripe] = self.packed.source_layout(table_BP, self.source_lengths, device)
-        return PagedPass(store, layouts, slots)
+        slots = {
+            stripe: self.packed.slots(table_BP, store.page_size, device)
+            for stripe, table_BP in enumerate(self.tables)
+        }
+        return PagedPass(store, self.layouts(device), slots)
+
+    def layouts(self, device: torch.device) -> dict[int, PageLayout]:
+        """Where the keys of all stripes lie."""
+        own = [self.packed.layout(table_BP, device) for table_BP in self.tables]
+        cross = [
+            self.packed.source_layout(table_BP, self.source_lengths, device)
+            for table_BP in self.source_tables
+        ]
+        return dict(enumerate([*own, *cross]))

@@ -10,8 +10,10 @@ The same layers that train: a packed row of tokens, and a cache that knows pages
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,8 +23,9 @@ from weft.cache.layout import Layout
 from weft.cache.store import GatheredPass, PagedPass, PageStore, ScratchPass
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
-from weft.engine.chances import Chances
+from weft.engine.chances import Chances, ComingChances
 from weft.engine.copying import copy_pages
+from weft.engine.further import Further
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.pack import Packed, consecutive, written_out
 from weft.engine.schedule.plan import Chunk, Encoding, Plan
@@ -39,8 +42,16 @@ SCORED_ROWS = 256
 """Rows of logits at a time where only the log-probability of one token each is wanted."""
 
 
-Chooser = Callable[[Chances], Turn]
-"""The chances of the lanes that still go -> what they write, who goes on, who takes over whom."""
+class Bursting(Protocol):
+    """Who chooses tokens between the passes of a plan."""
+
+    def write(self, lanes: Lanes, further: Further) -> bool:
+        """All passes that are left, at once. False, and nothing was done: `choose` is asked behind
+        the next one."""
+
+    def choose(self, chances: Chances) -> Turn:
+        """The chances of the lanes that still go -> what they write, who goes on, who takes over
+        whom."""
 
 
 @dataclass
@@ -63,8 +74,8 @@ class Runner:
         self.device = next(model.parameters()).device
 
     @torch.inference_mode()
-    def run(self, plan: Plan, choose: Chooser | None = None) -> Results:
-        """`choose`: chooses tokens between the passes of a plan that has several."""
+    def run(self, plan: Plan, burst: Bursting | None = None) -> Results:
+        """`burst`: chooses tokens between the passes of a plan that has several."""
         results = Results()
         if plan.copies:
             assert self.store is not None, "a model without a cache was told to copy pages"
@@ -73,8 +84,8 @@ class Runner:
             self.write_sources(plan.sources)
         if plan.embeddings:
             results.vectors = self.encode([embedding.ids for embedding in plan.embeddings])
-        if choose is not None:
-            self.decode_far(plan, choose)
+        if burst is not None:
+            self.decode_far(plan, burst)
         elif plan.chunks:
             self.decode(plan.chunks, results)
         return results
@@ -126,20 +137,30 @@ class Runner:
             # in a step that only decodes all are wanted, as they stand
             results.chances = self.chances(x_1ND if len(wanted) == end else x_1ND[:, wanted])
 
-    def decode_far(self, plan: Plan, choose: Chooser) -> None:
+    def decode_far(self, plan: Plan, burst: Bursting) -> None:
         """Pass after pass, until a plan's last one or until no lane goes on."""
         assert self.store is not None, "a decoder without pages"
         twins = [chunk.lanes() for chunk in plan.chunks]
         lanes = Lanes.of([one for some in twins for one in some], self.page_layout)
         # spare lanes have nothing to run in the first pass
         running = lanes.some(np.array([one is some[0] for some in twins for one in some]))
+        further = Further.of(self.writer, lanes, self.store, plan.num_passes)
         for left in reversed(range(plan.num_passes)):
-            turn = choose(self.chances(self.run_lanes(running)))
+            if further is not None and burst.write(running, further):
+                return
+            turn = burst.choose(self.coming(running, further))
             if turn.forks_2N is not None:
                 copy_pages(self.store, lanes.fork(turn.forks_2N, self.store.page_size))
             if left == 0 or not turn.goes_B.any():
                 return
             running = lanes = lanes.next(turn)
+
+    def coming(self, lanes: Lanes, further: Further | None) -> Chances:
+        """The chances behind the next pass over these lanes."""
+        if further is None:
+            return self.chances(self.run_lanes(lanes))
+        run, quick = lambda: self.run_lanes(lanes)[0], partial(further.best, lanes)
+        return ComingChances(self.writer.head, len(lanes.packed.starts), run, quick)
 
     def run_chunks(self, chunks: Sequence[Chunk]) -> Tensor:
         """x_1ND behind all chunks: packed, or one by one where stored keys depend on the length."""
@@ -196,10 +217,13 @@ class Runner:
         return self.model.decoder if isinstance(self.model, Decoder) else self.model.encoder
 
     @property
-    def stack(self) -> Stack:
+    def writer(self) -> Decoder | EncoderDecoder:
         assert isinstance(self.model, Decoder | EncoderDecoder), "an encoder does not write"
-        return self.model.decoder
+        return self.model
+
+    @property
+    def stack(self) -> Stack:
+        return self.writer.decoder
 
     def chances(self, x_1ND: Tensor) -> Chances:
-        assert isinstance(self.model, Decoder | EncoderDecoder), "an encoder does not write"
-        return Chances(self.model.head, x_1ND[0])
+        return Chances(self.writer.head, x_1ND[0])

@@ -91,8 +91,7 @@ class Stack(nn.Module):
         return attentions + [block.cross.spec for block in self.layers if block.cross is not None]
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        given = self.prepare(batch)
-        local = replace(given, position=self.local_position or self.position)
+        local, given = self.passes(batch)
         x_BTD = self.embedding(batch, self.position, given.positions_BT)
         y_BTD = self.compiled.run(self.layers, (local, given), x_BTD) if self.blocks else x_BTD
         if y_BTD is not None:
@@ -109,6 +108,11 @@ class Stack(nn.Module):
         for block in self.layers:
             assert block.cross is not None, "rows of a source for a stack that reads none"
             yield block.cross.place.slot, block.cross.source_rows(given)
+
+    def passes(self, batch: ForwardBatch) -> tuple[Pass, Pass]:
+        """For layers with the model's pattern, and for those that see all keys."""
+        given = self.prepare(batch)
+        return replace(given, position=self.local_position or self.position), given
 
     def prepare(self, batch: ForwardBatch) -> Pass:
         """What all layers share in this pass, made once."""

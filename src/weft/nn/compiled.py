@@ -24,7 +24,7 @@ from weft.nn.attention.layer import Attention, Pass
 from weft.nn.compiled_block import BlockReader, NotCompiledError, Watch
 from weft.nn.compiled_pass import CompiledPass, LayerSize, layouts_of, source_of
 from weft.nn.native.library import Native, native
-from weft.nn.native.structs import LayerAtStruct, LayerStruct
+from weft.nn.native.structs import LayerAtStruct, LayerPassStruct, LayerStruct
 from weft.nn.product import is_plain
 
 
@@ -99,37 +99,64 @@ class Compiled:
 
     def run(self, blocks: Sequence[nn.Module], passes: Passes, x_1ND: Tensor) -> Tensor | None:
         """x behind all blocks; None where modules have to do some of it."""
+        if not is_plain(x_1ND) or x_1ND.shape[0] != 1:
+            return None
+        ready = self.ready(blocks, passes, x_1ND.shape[1])
+        return None if ready is None else ready.run(x_1ND.contiguous())
+
+    def ready(self, blocks: Sequence[nn.Module], passes: Passes, rows: int) -> Ready | None:
+        """All that the library is told of these blocks in a pass of `rows` tokens; None where
+        modules have to do some of it."""
         library = native()
         if library is None or not hasattr(passes[0].cache, "target"):
-            return None
-        if not is_plain(x_1ND) or x_1ND.shape[0] != 1:
             return None
         read = self.read
         if read is None or not read.watch.is_same(blocks):
             read = self.read = Read(blocks)
         if not read.layers or read.watch.is_looked_at():
             return None
-        return run_layers(library, read, passes, x_1ND.contiguous())
+        return Ready.of(library, read, passes, rows)
 
 
-def run_layers(library: Native, read: Read, passes: Passes, x_1ND: Tensor) -> Tensor | None:
-    """All layers; None where a pass asks for what the library does not know."""
-    calls, given = read.calls(passes[0].cache), []
-    if calls is None:
-        return None
-    for own, cross in calls.groups:
-        of_pass = CompiledPass.of(passes[own.is_full], own.is_full, x_1ND.shape[1])
-        struct = of_pass.struct(own, cross, read.size)
-        if struct is None:
+@dataclass(frozen=True)
+class Ready:
+    """Layers and a pass as the library reads them."""
+
+    library: Native
+    read: Read
+    calls: Calls
+    given: list[LayerPassStruct]
+    """Of each group of layers."""
+    passes: Passes
+    """They keep alive what the structures point at."""
+
+    @classmethod
+    def of(cls, library: Native, read: Read, passes: Passes, rows: int) -> Ready | None:
+        """None where a pass asks for what the library does not know."""
+        calls, given = read.calls(passes[0].cache), []
+        if calls is None:
             return None
-        given.append(struct)
-    y_1ND, other_1ND = torch.empty_like(x_1ND), torch.empty_like(x_1ND)
-    library.layers(
-        *(ctypes.addressof(calls.structs), len(read.layers)),
-        (c_void_p * len(given))(*map(ctypes.addressof, given)),
-        *(x.data_ptr() for x in (x_1ND, y_1ND, other_1ND)),
-    )
-    return y_1ND
+        for own, cross in calls.groups:
+            of_pass = CompiledPass.of(passes[own.is_full], own.is_full, rows)
+            struct = of_pass.struct(own, cross, read.size)
+            if struct is None:
+                return None
+            given.append(struct)
+        return cls(library, read, calls, given, passes)
+
+    def addresses(self) -> Any:
+        """Of the structures of all groups."""
+        return (c_void_p * len(self.given))(*map(ctypes.addressof, self.given))
+
+    def run(self, x_1ND: Tensor) -> Tensor:
+        """All layers."""
+        y_1ND, other_1ND = torch.empty_like(x_1ND), torch.empty_like(x_1ND)
+        self.library.layers(
+            *(ctypes.addressof(self.calls.structs), len(self.read.layers)),
+            self.addresses(),
+            *(x.data_ptr() for x in (x_1ND, y_1ND, other_1ND)),
+        )
+        return y_1ND
 
 
 def storage_of(cache: Any) -> Any:

@@ -109,7 +109,7 @@ class CompiledPass:
             numbers = max(1, self.rows * size.room)
             self.scratches[size.room] = torch.empty(numbers, dtype=torch.float32, device="cpu")
         scratch = self.scratches[size.room]
-        threads = 1 if self.rows * size.work < LITTLE else self.threads
+        threads = threads_for(self.rows, size, self.threads)
         struct = LayerPassStruct(scratch.data_ptr(), slots_N.data_ptr(), self.rows, threads)
         if self.turns is not None:
             position: Any = self.given.position
@@ -143,6 +143,11 @@ class CompiledPass:
         call.is_causal, call.window = reach.is_causal, reach.window or 0
         call.scale, call.softcap = layer.scale, layer.config.softcap or 0.0
         call.threads = self.threads
+
+
+def threads_for(rows: int, size: LayerSize, threads: int) -> int:
+    """One, where others would come too late to help."""
+    return 1 if rows * size.work < LITTLE else threads
 
 
 def row_of(heads: HeadsStruct) -> int:

@@ -14,6 +14,7 @@ from weft.core.config import Config
 from weft.nn.hooks import is_looked_at
 from weft.nn.linear import Linear, Product
 from weft.nn.native.best import best_of_product
+from weft.nn.native.structs import ProductStruct
 from weft.nn.norm import NormConfig, build_norm
 from weft.nn.product import is_plain
 
@@ -76,6 +77,14 @@ class Head(Product):
         if is_looked_at(self.modules()):
             return None
         return best_of_product(self.entered(x_ND), packed, self.bias, count, banned)
+
+    def struct(self) -> ProductStruct | None:
+        """The product, for the compiled library; None where there is more to do than it and a
+        scale."""
+        packed, is_plain_head = self.current(), type(self.transform) is nn.Identity
+        if packed is None or not packed.is_native or self.softcap is not None or not is_plain_head:
+            return None
+        return ProductStruct(packed.address, None if self.bias is None else self.bias.data_ptr())
 
 
 class Transform(nn.Module):

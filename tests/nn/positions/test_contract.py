@@ -52,6 +52,18 @@ def test_shapes_and_dtypes_are_kept(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
+def test_added_rows_are_those_that_add_adds(kind: str) -> None:
+    position, positions_1T = build(kind), torch.tensor([[0, 3, 1, 9, 300]])
+    x_BTD, rows_MD = torch.randn(B, T, D), position.added(301)
+    if rows_MD is None:
+        assert torch.equal(position.add(x_BTD, positions_1T), x_BTD)
+    else:
+        assert len(rows_MD) >= 301 and rows_MD.dtype == torch.float32
+        assert torch.equal(position.add(x_BTD, positions_1T), x_BTD + rows_MD[positions_1T[0]])
+    assert kind != "learned" or position.added(641) is None
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
 def test_positions_may_differ_by_row(kind: str) -> None:
     position = build(kind)
     positions_BT = torch.tensor([[0, 1, 2, 3, 4], [9, 10, 11, 12, 13]])

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t LEAST_ROWS = 12, MOST_ROWS = 96;  // of a block
 constexpr int64_t LINE = 16;                        // numbers of a cache line
+constexpr int64_t FEW = ROWS;                       // rows for which no turned keys are kept
 constexpr int64_t LITTLE = 1 << 14;                 // pairs that one thread does sooner than two
 
 bool share_first_page(const PagedCall& call, int64_t a, int64_t b) {
@@ -112,20 +113,20 @@ void fetch(const float* numbers, int64_t size) {
 void fetch_rows(const PagedCall& call, int64_t sequence, int64_t start, const Tile& tile,
                 int64_t begin, int64_t end) {
   const Strides &k = call.k_stride, &v = call.v_stride;
-  for (int64_t slot = start + tile.begin; slot < start + tile.end; slot++) {
-    const int64_t page = page_of(call, sequence, slot / call.page_rows);
-    const int64_t row = slot % call.page_rows;
+  each_page(call, sequence, start, tile, [&](int from, int to, int64_t page, int64_t row) {
     const float *keys = call.k + page * k.page + row * k.row;
     const float *values = call.v + page * v.page + row * v.row;
-    for (int64_t head = begin; head < end; head++) fetch(keys + head * k.head, call.head_size);
-    for (int64_t head = begin; head < end; head++) fetch(values + head * v.head, call.value_size);
-  }
+    for (int j = from; j < to; j++, keys += k.row, values += v.row) {
+      for (int64_t head = begin; head < end; head++) fetch(keys + head * k.head, call.head_size);
+      for (int64_t head = begin; head < end; head++) fetch(values + head * v.head, call.value_size);
+    }
+  });
 }
 
 // Rows of a block that read one tile together.
 struct Run {
   int64_t leader = -1;  // the longest of their sequences
-  Tile tile{nullptr, {}, TILE, 0};
+  Tile tile{nullptr, {}, {}, TILE, 0};
 
   void add(const PagedCall& call, Row& row, int64_t start, Scratch& scratch) {
     if (leader < 0 || call.lengths[row.sequence] > call.lengths[leader]) leader = row.sequence;
@@ -139,9 +140,11 @@ struct Run {
               Scratch& scratch) {
     if (leader < 0) return;
     if (heads > 1) fetch_rows(call, leader, start, tile, key_head, key_head + heads);
-    load_tile(call, leader, key_head, start, tile, scratch.tile);
+    const int64_t num = scratch.active.size();
+    const bool is_turned = num > FEW || call.head_size % W != 0;
+    load_tile(call, leader, key_head, start, is_turned, tile, scratch.tile);
     const Rule rule{call.scale, call.softcap, call.distances, call.zero_distance};
-    meet(scratch.active.data(), scratch.active.size(), tile, rule, start, call.head_size,
+    meet(scratch.active.data(), num, tile, rule, start, call.head_size,
          call.padded_size(), scratch.scores);
     scratch.active.clear();
     *this = Run();

@@ -21,8 +21,12 @@ HERE = Path(__file__).parent
 SOURCES = (
     *("linear.cpp", "attention.cpp", "activation.cpp", "norm.cpp", "layer.cpp"),
     *("table.cpp", "short.cpp", "dropout.cpp", "agreement.cpp", "best.cpp", "copy.cpp"),
+    *("next.cpp", "greedy.cpp"),
 )
-HEADERS = ("simd.h", "panels.h", "tile.h", "pages.h", "rows.h", "ranked.h", "rounded.h")
+HEADERS = (
+    *("simd.h", "panels.h", "tile.h", "pages.h", "rows.h", "ranked.h", "rounded.h"),
+    *("layer.h", "turned.h", "next.h"),
+)
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp"),
     # a product is fused into a sum where the source says so, never by the compiler's choice

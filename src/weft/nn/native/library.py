@@ -15,9 +15,12 @@ from dataclasses import dataclass
 
 from weft.nn.native.build import BuildError, library_path
 from weft.nn.native.structs import (
+    GreedyStruct,
     LayerAtStruct,
     LayerPassStruct,
     LayerStruct,
+    NextCallStruct,
+    NextStruct,
     NormStruct,
     PackedStruct,
     PagedStruct,
@@ -58,6 +61,10 @@ class Native:
     """(weight, ids, how many, y, a number for how many had a row)"""
     layers: Callable[..., None]
     """(LayerAtStructs, how many, addresses of LayerPassStructs, x, y, as much memory as y)"""
+    next: Callable[..., None]
+    """(address of a NextStruct, of a NextCallStruct, a number for how many ids had a row)"""
+    greedy: Callable[..., None]
+    """(address of a NextStruct, of a GreedyStruct, a number for how many lanes were done)"""
     panel_width: int
     """Outputs that lie side by side in a packed weight."""
 
@@ -96,6 +103,8 @@ FUNCTIONS: dict[str, list[type]] = {
     "norm": [*[c_void_p] * 3, *[c_int64] * 4],
     "rows": [*[c_void_p] * 2, c_int64, *[c_void_p] * 2],
     "layers": [c_void_p, c_int64, *[c_void_p] * 4],
+    "next": [c_void_p] * 3,
+    "greedy": [c_void_p] * 3,
 }
 """What the functions take; each is a field of Native."""
 STRUCTS: dict[str, type[ctypes.Structure]] = {
@@ -106,6 +115,9 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "layer": LayerStruct,
     "layer_pass": LayerPassStruct,
     "layer_at": LayerAtStruct,
+    "next": NextStruct,
+    "next_call": NextCallStruct,
+    "greedy": GreedyStruct,
 }
 
 

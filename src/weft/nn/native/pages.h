@@ -1,9 +1,8 @@
 // One call of attention over pages: what it is given, and how a tile of keys is read from there.
 //
-// Slot s of a sequence lies in page table[s / R], row s % R. A tile's keys are turned on the way,
-// so that neighbouring keys lie side by side, and its values stay where they are. Pages of any
-// number of rows and tensors of any strides will do, as long as the numbers of one head lie
-// together.
+// Slot s of a sequence lies in page table[s / R], row s % R. A tile's keys are turned, so that
+// neighbouring keys lie side by side, and its values stay where they are. Pages of any number of
+// rows and tensors of any strides will do, as long as the numbers of one head lie together.
 #pragma once
 
 #include "tile.h"
@@ -33,59 +32,52 @@ inline int32_t page_of(const PagedCall& call, int64_t sequence, int64_t index) {
   return call.table[sequence * call.table_stride + index];
 }
 
-// 8 keys of 8 numbers -> 8 numbers of 8 keys.
-inline void turn(const float* const* keys, int64_t at, float* to) {
-  typedef float Eight __attribute__((vector_size(32)));
-  typedef Eight Loose __attribute__((aligned(4), may_alias));
-  Eight a[8], b[8];
-  for (int i = 0; i < 4; i++) {
-    const Eight low = *reinterpret_cast<const Loose*>(keys[i] + at);
-    const Eight high = *reinterpret_cast<const Loose*>(keys[i + 4] + at);
-    a[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
-    a[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
-  }
-  for (int i = 0; i < 8; i += 4)
-    for (int j = 0; j < 2; j++) {
-      const Eight x = a[i + j], y = a[i + j + 2];
-      b[i + j] = __builtin_shufflevector(x, y, 0, 8, 1, 9, 4, 12, 5, 13);
-      b[i + j + 2] = __builtin_shufflevector(x, y, 2, 10, 3, 11, 6, 14, 7, 15);
+// The keys of the tile, with those beside them as far as whole vectors are read.
+inline void turn_all(const Tile& tile, int64_t head_size, float* to) {
+  const int first = tile.first_vector() * W, end = first + tile.num_vectors() * W;
+  for (int j = first; j < end; j += W) {
+    const float* const* rows = tile.rows + j;
+    int64_t c = 0;
+    for (; c + W <= head_size; c += W) {
+      Vec columns[W];
+      turned(rows, c, columns);
+      UNROLL for (int i = 0; i < W; i++) store(to + (c + i) * TILE + j, columns[i]);
     }
-  for (int i = 0; i < 8; i += 2) {
-    *reinterpret_cast<Loose*>(to + i * TILE) =
-        __builtin_shufflevector(b[i], b[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-    *reinterpret_cast<Loose*>(to + (i + 1) * TILE) =
-        __builtin_shufflevector(b[i], b[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    for (; c < head_size; c++)
+      for (int i = 0; i < W; i++) to[c * TILE + j + i] = rows[i][c];
   }
 }
 
-// The keys of the tile, with those beside them as far as whole vectors are read.
-inline void turn_all(const float* const* keys, const Tile& tile, int64_t head_size, float* to) {
-  const int first = tile.first_vector() * W, end = first + tile.num_vectors() * W;
-  for (int j = first / 8 * 8; j < end; j += 8) {
-    int64_t c = 0;
-    for (; c + 8 <= head_size; c += 8) turn(keys + j, c, to + c * TILE + j);
-    for (; c < head_size; c++)
-      for (int i = j; i < j + 8; i++) to[c * TILE + i] = keys[i][c];
+// Calls use(first, last, page, row) for the keys of a tile, page by page.
+template <class Use>
+inline void each_page(const PagedCall& call, int64_t sequence, int64_t start, const Tile& tile,
+                      Use use) {
+  int64_t index = (start + tile.begin) / call.page_rows;
+  int64_t row = (start + tile.begin) % call.page_rows;
+  for (int j = tile.begin; j < tile.end; index++, row = 0) {
+    const int end = std::min<int64_t>(tile.end, j + call.page_rows - row);
+    use(j, end, page_of(call, sequence, index), row);
+    j = end;
   }
 }
 
 // Points at keys begin..end of the tile in the pages of a sequence; the others, and those of page
 // 0, are zeros: what lies there may be no number.
 inline void find_rows(const PagedCall& call, int64_t sequence, int64_t key_head, int64_t start,
-                      Tile& tile, const float** keys, const float* zeros) {
-  std::fill(keys, keys + TILE, zeros);
-  std::fill(tile.values, tile.values + TILE, zeros);
+                      Tile& tile, const float* zeros) {
   const Strides &k = call.k_stride, &v = call.v_stride;
-  int64_t index = (start + tile.begin) / call.page_rows;
-  int64_t row = (start + tile.begin) % call.page_rows;
-  for (int j = tile.begin; j < tile.end; index++, row = 0) {
-    const int64_t page = page_of(call, sequence, index);
-    const int end = std::min<int64_t>(tile.end, j + call.page_rows - row);
-    const float* key = call.k + page * k.page + row * k.row + key_head * k.head;
-    const float* value = call.v + page * v.page + row * v.row + key_head * v.head;
-    if (page == 0) j = end;
-    for (; j < end; j++, key += k.row, value += v.row) keys[j] = key, tile.values[j] = value;
-  }
+  const int first = tile.first_vector() * W, last = first + tile.num_vectors() * W;
+  std::fill(tile.rows + first, tile.rows + tile.begin, zeros);
+  std::fill(tile.rows + tile.end, tile.rows + last, zeros);
+  each_page(call, sequence, start, tile, [&](int begin, int end, int64_t page, int64_t row) {
+    const bool is_there = page != 0;
+    const float* key = is_there ? call.k + page * k.page + row * k.row + key_head * k.head : zeros;
+    const float* value = is_there ? call.v + page * v.page + row * v.row + key_head * v.head : zeros;
+    for (int j = begin; j < end; j++) {
+      tile.rows[j] = key, tile.values[j] = value;
+      if (is_there) key += k.row, value += v.row;
+    }
+  });
 }
 
 // Memory that a tile is read into.
@@ -94,12 +86,13 @@ struct TileScratch {
   const float* zeros;
 };
 
+// For few query rows keys are turned as they meet them (tile.h): `is_turned` says that they shall
+// be turned now, once for many.
 inline void load_tile(const PagedCall& call, int64_t sequence, int64_t key_head, int64_t start,
-                      Tile& tile, const TileScratch& scratch) {
-  const float* keys[TILE];
-  find_rows(call, sequence, key_head, start, tile, keys, scratch.zeros);
-  turn_all(keys, tile, call.head_size, scratch.keys);
-  tile.keys = scratch.keys;
+                      bool is_turned, Tile& tile, const TileScratch& scratch) {
+  find_rows(call, sequence, key_head, start, tile, scratch.zeros);
+  tile.keys = is_turned ? scratch.keys : nullptr;
+  if (is_turned) turn_all(tile, call.head_size, scratch.keys);
   const int64_t U = call.value_size;
   if (U == call.padded_size()) return;
   for (int j = tile.begin; j < tile.end; j++) {

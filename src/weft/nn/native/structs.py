@@ -4,7 +4,9 @@ PackedStruct        struct Packed of panels.h
 PagedStruct         struct PagedCall of pages.h
 ShortStruct         struct ShortCall of short.cpp
 NormStruct          struct Norm of rows.h
-LayerStruct and the others    of layer.cpp
+LayerStruct and others        of layer.h
+NextStruct and others         of next.h
+GreedyStruct        struct Greedy of greedy.cpp
 """
 
 from __future__ import annotations
@@ -143,4 +145,48 @@ class LayerAtStruct(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("layer", "k", "v", "cross_k", "cross_v")),
         ("group", c_int64),
+    )
+
+
+class WordsStruct(ctypes.Structure):
+    """A word table, and what is done to a row of it."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("weight", "added")),
+        ("norm", NormStruct),
+        *((name, c_int64) for name in ("has_norm", "width")),
+        ("scale", c_float),
+    )
+
+
+class NextStruct(ctypes.Structure):
+    """A decoder: word table, layers, head."""
+
+    _fields_ = (
+        ("words", WordsStruct),
+        *(("layers", c_void_p), ("num_layers", c_int64)),
+        *(("norm", NormStruct), ("has_norm", c_int64)),
+        *(("head", ProductStruct), ("head_scale", c_float)),
+    )
+
+
+class NextCallStruct(ctypes.Structure):
+    """One pass over lanes of one token each."""
+
+    _fields_ = (
+        *(("passes", c_void_p), ("num_passes", c_int64)),
+        *((name, c_void_p) for name in ("ids", "banned")),
+        *((name, c_int64) for name in ("num_banned", "count")),
+        *((name, c_void_p) for name in ("values", "found", "sums")),
+        ("threads", c_int64),
+    )
+
+
+class GreedyStruct(ctypes.Structure):
+    """Lanes that are written on for some passes."""
+
+    _fields_ = (
+        ("call", NextCallStruct),
+        *((name, c_int64) for name in ("lanes", "group", "stride")),
+        *((name, c_void_p) for name in ("ids", "ends", "limits", "scores", "tokens")),
     )

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "simd.h"
+#include "turned.h"
 
 namespace weft {
 
@@ -19,10 +19,11 @@ constexpr int VECTORS = TILE / W;                  // of a row of scores
 constexpr int ROWS = W == 16 ? 6 : 3;              // query rows whose sums fit into the registers
 constexpr int64_t CHUNK = 128;                     // numbers of a head whose keys stay close by
 
-// The keys of a tile, numbers first, and where its values lie. Keys outside begin..end are zero.
+// The keys of a tile, where they lie and numbers first, and where its values lie. Keys outside
+// begin..end are zero.
 struct Tile {
-  float* keys;  // [C][TILE]
-  const float* values[TILE];
+  float* keys;  // [C][TILE]; null: they are turned by whoever reads them
+  const float *rows[TILE], *values[TILE];
   int begin, end;
 
   int first_vector() const { return begin / W; }
@@ -66,6 +67,23 @@ void score(const Row* const* rows, const Tile& tile, int64_t begin, int64_t end,
   }
   UNROLL for (int r = 0; r < R; r++)
     UNROLL for (int v = 0; v < N; v++) store(scores + r * TILE + v * W, sums[r][v]);
+}
+
+// The same for few rows and one vector of keys, the first of which is keys[0]: they are turned on
+// the way and never written.
+template <int R>
+void score_few(const Row* const* rows, const float* const* keys, int64_t head_size, float* scores) {
+  Vec sums[R] = {};
+  const float* q[R];
+  UNROLL for (int r = 0; r < R; r++) q[r] = rows[r]->q;
+  for (int64_t c = 0; c < head_size; c += W) {
+    Vec columns[W];
+    turned(keys, c, columns);
+    UNROLL for (int i = 0; i < W; i++)
+      UNROLL for (int r = 0; r < R; r++)
+        sums[r] = fma(splat(q[r][c + i]), columns[i], sums[r]);
+  }
+  UNROLL for (int r = 0; r < R; r++) store(scores + r * TILE, sums[r]);
 }
 
 // sum[row] = share[row] sum[row] + weights[row] . values, for `V` vectors from number `at` on.
@@ -171,11 +189,15 @@ inline void in_blocks(int64_t from, int64_t num, Use use) {
 template <int N>
 void weight_keys(Row** rows, int64_t num, const Tile& tile, const Rule& rule, int64_t start,
                  int64_t head_size, float* scores) {
-  for (int64_t c = 0; c < head_size; c += CHUNK)
+  const int at = tile.first_vector() * W;
+  for (int64_t c = 0; c < head_size && tile.keys != nullptr; c += CHUNK)
     in_blocks(0, num, [&](auto R, int64_t i) {
       score<R, N>(rows + i, tile, c, std::min(c + CHUNK, head_size), scores + i * TILE);
     });
-  const int at = tile.first_vector() * W;
+  for (int v = 0; v < N && tile.keys == nullptr; v++)
+    in_blocks(0, num, [&](auto R, int64_t i) {
+      score_few<R>(rows + i, tile.rows + at + v * W, head_size, scores + i * TILE + at + v * W);
+    });
   for (int64_t i = 0; i < num; i++) soften<N>(*rows[i], rule, start + at, scores + i * TILE + at);
 }
 

@@ -56,6 +56,11 @@ class Position(nn.Module):
     def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         return x_BTD
 
+    def added(self, num_rows: int) -> Tensor | None:
+        """The rows that `add` adds, by position: `num_rows` of them or more, float32. None: there
+        is no such table, or it is not that long."""
+        return None
+
     def rotate(self, x_BTHO: Tensor, positions_BT: Tensor, lengths: int | Tensor) -> Tensor:
         """Turn queries or keys; positions_BT is [1, T] or [B, T]. `lengths`: tokens of each
         sequence so far, one number or a tensor [B]; only a kind whose angles depend on the length

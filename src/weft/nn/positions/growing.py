@@ -41,14 +41,18 @@ class GrowingTable:
 
     def covering(self, positions_BT: Tensor) -> Tensor:
         """The whole table, with a row for each of these positions."""
-        needed, table = int(positions_BT.max()) + 1, self.tables.get(positions_BT.device)
-        if table is not None and table.shape[0] >= needed:
+        return self.on(int(positions_BT.max()) + 1, positions_BT.device)
+
+    def on(self, num_rows: int, device: torch.device) -> Tensor:
+        """The whole table on a device, with num_rows rows or more."""
+        table = self.tables.get(device)
+        if table is not None and table.shape[0] >= num_rows:
             return table
         with torch.inference_mode(False), torch.no_grad():
-            return self.at_least(needed, positions_BT.device)
+            return self.at_least(num_rows, device)
 
     def at_least(self, num_rows: int, device: torch.device) -> Tensor:
-        """The table on a device, with num_rows rows or more."""
+        """The same, made longer where it is not long enough."""
         table = self.tables.get(device)
         if table is None:
             table = self.make(torch.arange(FIRST_ROWS, device="cpu")).to(device)

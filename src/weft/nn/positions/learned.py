@@ -42,6 +42,9 @@ class Learned(Position):
         self.table_MD = nn.Parameter(torch.empty(self.offset + self.max_len, shape.width))
         nn.init.normal_(self.table_MD, std=config.init_std)
 
+    def added(self, num_rows: int) -> Tensor | None:
+        return self.table_MD[self.offset :] if num_rows <= self.max_len else None
+
     def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         last = int(positions_BT.max())
         if last >= self.max_len:

@@ -55,6 +55,9 @@ class Sinusoidal(Position):
     def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         return x_BTD + self.table.rows(positions_BT).to(x_BTD.dtype)
 
+    def added(self, num_rows: int) -> Tensor | None:
+        return self.table.on(num_rows, torch.device("cpu"))
+
     def waves(self, positions_N: Tensor) -> Tensor:
         """Rows of the formula. Angles in float64: float32 is 0.0005 off at position 10,000."""
         half = self.width // 2

@@ -1,0 +1,127 @@
+"""One new token of each of many sequences -> the best tokens behind it, by native/next.cpp; and the
+sequences written on with them, pass after pass, by native/greedy.cpp.
+
+A search asks for nothing else. Weights, masks and pages stay where they are from pass to pass, so
+all of it is read once; a pass then changes a few addresses and makes one call. Differs from the way
+through the modules in time alone: bits are the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import byref, c_int64
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.core.batch import ForwardBatch
+from weft.models.stack import Stack
+from weft.nn.compiled import Ready
+from weft.nn.compiled_pass import threads_for
+from weft.nn.head import Head
+from weft.nn.hooks import is_looked_at
+from weft.nn.native.structs import (
+    GreedyStruct,
+    NextCallStruct,
+    NextStruct,
+    NormStruct,
+    PagedStruct,
+)
+from weft.nn.norm import Norm
+
+CLOSE = 3 << 20
+"""Bytes of keys and values that a core may hope to find close by again in its next pass."""
+LIGHT = 16 << 20
+"""Bytes of weights that are in the last cache anyway: reading them for each group costs little."""
+
+
+class NextIds:
+    """A decoder and its head, for the passes of one plan. Nobody may change them meanwhile."""
+
+    def __init__(self, ready: Ready, struct: NextStruct, head: Head) -> None:
+        self.ready, self.struct, self.vocab_size = ready, struct, len(head.weight)
+        self.threads, self.passes = torch.get_num_threads(), ready.addresses()
+
+    @classmethod
+    def of(cls, stack: Stack, head: Head, batch: ForwardBatch) -> NextIds | None:
+        """For passes with no more tokens than `batch` has, and none at a later position than its
+        last. None where modules have to do some of it, or where somebody looks inside."""
+        embedding, norm = stack.embedding, stack.norm
+        if is_looked_at((stack, *embedding.modules(), stack.position, norm, *head.modules())):
+            return None
+        words = embedding.struct(stack.position, int(batch.positions_BT.max()) + 1)
+        last, product = norm.struct() if isinstance(norm, Norm) else NormStruct(), head.struct()
+        if words is None or last is None or product is None or not stack.blocks:
+            return None
+        ready = stack.compiled.ready(stack.layers, stack.passes(batch), batch.ids_BT.shape[1])
+        if ready is None:
+            return None
+        layers = ctypes.addressof(ready.calls.structs), len(ready.read.layers)
+        has_norm = last.weight is not None
+        return cls(ready, NextStruct(words, *layers, last, has_norm, product, head.scale), head)
+
+    def best(
+        self, ids_N: Tensor, cache: Any, count: int, banned: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The best logits of each row that are not banned, their ids, and the logarithm of the sum
+        of all exps, behind a pass over the pages that `cache` knows of."""
+        rows, count = len(ids_N), min(count, self.vocab_size)
+        self.place(rows, cache)
+        best_NK = torch.empty(rows, count, dtype=torch.float32, device="cpu")
+        found_NK = torch.empty(rows, count, dtype=torch.long, device="cpu")
+        sums_N = torch.empty(rows, dtype=torch.float64, device="cpu")
+        never, done = (c_int64 * len(banned))(*banned), c_int64()
+        call = self.call(never, count)
+        call.ids, call.values = ids_N.data_ptr(), best_NK.data_ptr()
+        call.found, call.sums = found_NK.data_ptr(), sums_N.data_ptr()
+        library, struct = self.ready.library, ctypes.addressof(self.struct)
+        library.next(struct, ctypes.addressof(call), byref(done))
+        assert done.value == rows, f"token {ids_N[done.value]} has no row in the word table"
+        return best_NK, found_NK, sums_N
+
+    def write(self, lanes: GreedyStruct, cache: Any, banned: Sequence[int]) -> None:
+        """Lanes go on with their best tokens until each has ended or come to its limit."""
+        self.place(lanes.lanes, cache)
+        never, done = (c_int64 * len(banned))(*banned), c_int64()
+        lanes.call, lanes.group = self.call(never, 1), self.group(lanes.lanes, cache)
+        library, struct = self.ready.library, ctypes.addressof(self.struct)
+        library.greedy(struct, ctypes.addressof(lanes), byref(done))
+        assert done.value == lanes.lanes, "a token has no row in the word table"
+
+    def group(self, lanes: int, cache: Any) -> int:
+        """Lanes that go through all passes together, so that their keys and values stay close by:
+        all of them where the weights, which each group reads, are too many for that."""
+        ready, width = self.ready, self.struct.words.width
+        layers, call = len(ready.read.layers), ready.given[0].own
+        if 4 * (layers * ready.read.size.work + self.vocab_size * width) > LIGHT:
+            return lanes
+        places = (one.place.slot for one in ready.calls.groups[0] if one is not None)
+        keys = sum(float(cache.layout(slot).lengths_B.float().mean()) for slot in places)
+        row = 4 * layers * call.key_heads * (call.head_size + call.value_size)
+        most = self.threads * max(1, int(CLOSE / (keys * row)))
+        return -(-lanes // -(-lanes // most))  # the last one is about as large as the others
+
+    def call(self, never: Any, count: int) -> NextCallStruct:
+        """What all calls have in common."""
+        passes = ctypes.addressof(self.passes), len(self.passes)
+        banned = ctypes.addressof(never), len(never)
+        return NextCallStruct(*passes, None, *banned, count, threads=self.threads)
+
+    def place(self, rows: int, cache: Any) -> None:
+        """Where the sequences of a pass have their keys."""
+        ready = self.ready
+        for given, (own, cross) in zip(ready.given, ready.calls.groups, strict=True):
+            given.rows, given.threads = rows, threads_for(rows, ready.read.size, self.threads)
+            point(given.own, cache.layout(own.place.slot))
+            if cross is not None:
+                point(given.cross, cache.layout(cross.place.slot))
+
+
+def point(call: PagedStruct, layout: Any) -> None:
+    """Let a call of attention read a layout; in which order, the library finds out."""
+    parts = (layout.offsets, layout.starts_B, layout.lengths_B, layout.table_BP)
+    assert all(part.dtype == torch.int32 and part.is_contiguous() for part in parts), layout
+    call.offsets, call.starts, call.lengths, call.table = (part.data_ptr() for part in parts)
+    call.sequences, call.table_stride = layout.table_BP.shape

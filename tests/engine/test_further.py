@@ -1,0 +1,140 @@
+"""Passes by one call of the library have the bits of passes through the modules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import weft.models.next_ids
+from tests.engine.test_burst import search, searches
+from tests.engine.test_engine import MODELS, SMALL
+from weft.engine.engine import Engine
+from weft.engine.further import Further
+from weft.engine.settings import EngineConfig
+from weft.models.next_ids import NextIds
+from weft.nn.native.library import native
+
+from .tiny import tiny
+
+pytestmark = pytest.mark.skipif(native() is None, reason="there is no library")
+
+KINDS: dict[str, dict[str, Any]] = {
+    "grouped": MODELS["grouped"],
+    "window": MODELS["window"],
+    "marian": {
+        "position": {"kind": "sinusoidal", "layout": "halves"},
+        "norm": {"kind": "layernorm", "placement": "after"},
+        "embedding": {"tied": "all", "scale": True},
+        "head": {"bias": True},
+    },
+    "bart": {
+        "position": {"kind": "learned", "offset": 2},
+        "embedding": {"tied": "output", "norm": True},
+        "head": {"scale": 0.5},
+    },
+    "bare": {"position": {"kind": "none"}, "norm": {"kind": "rmsnorm", "placement": "both"}},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "latent": MODELS["latent"],
+    "bias": MODELS["bias"],
+    "softcap": {**MODELS["grouped"], "head": {"softcap": 30.0}},
+}
+
+
+def engine(settings: dict[str, Any], **config: Any) -> Engine:
+    return Engine(tiny(**settings).model, config=EngineConfig(**{**SMALL, **config}))
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[str]:
+    """The names of the calls of the library."""
+    made: list[str] = []
+    for name in ("best", "write"):
+
+        def watched(self: NextIds, *given: Any, name: str = name, known: Any = None) -> Any:
+            made.append(name)
+            return known(self, *given)
+
+        known = getattr(NextIds, name)
+        monkeypatch.setattr(
+            NextIds, name, lambda self, *given, w=watched, k=known: w(self, *given, known=k)
+        )
+    return made
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("width", "name"), [(1, "write"), (3, "best")])
+def test_bits_are_those_of_single_passes(width, name, kind, threads, calls, monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(weft.models.next_ids, "CLOSE", 5000)  # some lanes a group
+    torch.set_num_threads(threads)
+    try:
+        one, many = engine(KINDS[kind], passes=1), engine(KINDS[kind], passes=8)
+        writings = searches(one, width=width, banned=(7, 8))
+        wanted = search(one, writings)
+        assert not calls
+        assert search(many, writings) == wanted
+    finally:
+        torch.set_num_threads(before)
+    assert set(calls) == {name}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_models_that_it_does_not_know_go_through_their_modules(kind, calls):
+    one, many = engine(OTHERS[kind], passes=1), engine(OTHERS[kind], passes=8)
+    writings = searches(one)
+    assert search(many, writings) == search(one, writings)
+    assert not calls
+
+
+def test_an_end_that_is_forced_takes_one_pass_and_the_others_go_on(calls):
+    """Behind its last token a search must end; the searches beside it are in the middle."""
+    one, many = engine(KINDS["marian"], passes=1), engine(KINDS["marian"], passes=8)
+    writings = [replace(writing, ends=frozenset([3])) for writing in searches(one)]
+    assert search(many, writings) == search(one, writings)
+    assert set(calls) == {"best", "write"}
+
+
+@pytest.mark.parametrize("part", ["decoder", "decoder.embedding", "decoder.norm", "head"])
+def test_who_looks_inside_sees_every_pass(part, calls):
+    many = engine(KINDS["grouped"], passes=8)
+    writings, seen = searches(many), []
+    wanted = search(many, writings)
+    assert calls
+    calls.clear()
+    again = engine(KINDS["grouped"], passes=8)
+    again.model.get_submodule(part).register_forward_hook(lambda *_: seen.append(1))
+    assert search(again, writings) == wanted
+    assert seen and not calls
+
+
+def test_groups_are_about_equal_and_all_where_weights_are_many(monkeypatch):
+    made: list[tuple[int, int]] = []
+    known = NextIds.group
+
+    def group(self: NextIds, lanes: int, cache: Any) -> int:
+        made.append((lanes, known(self, lanes, cache)))
+        return made[-1][1]
+
+    monkeypatch.setattr(NextIds, "group", group)
+    monkeypatch.setattr(weft.models.next_ids, "CLOSE", 20_000)
+    many = engine(KINDS["marian"], passes=8)
+    writings = searches(many)
+    search(many, writings)
+    assert any(1 < each < lanes for lanes, each in made)
+    assert all(-(-lanes // each) * each - lanes < each for lanes, each in made)
+    made.clear()
+    monkeypatch.setattr(weft.models.next_ids, "LIGHT", 0)
+    search(engine(KINDS["marian"], passes=8), writings)
+    assert made and all(lanes == each for lanes, each in made)
+
+
+def test_other_devices_have_none():
+    one = engine(KINDS["grouped"])
+    store = one.runner.need_store()
+    store.device = torch.device("meta")
+    assert Further.of(one.runner.writer, None, store, 8) is None  # type: ignore[arg-type]
