@@ -52,8 +52,7 @@ class LayerSize:
         row = max(row_of(own), cross.heads * cross.head_size)
         joined = max(heads.heads * heads.value_size for heads in (own, cross))
         between = row + joined + inner + layer.inner
-        heads = max(own.heads, cross.heads)
-        return cls(2 * layer.width + between + heads, layer.width * between)
+        return cls(2 * layer.width + between, layer.width * between)
 
 
 class CompiledPass:

@@ -7,6 +7,7 @@
 // changes the order of the loops, never what one row adds to what.
 #include <omp.h>
 
+#include <numeric>
 #include <vector>
 
 #include "pages.h"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int64_t LEAST_ROWS = 12, MOST_ROWS = 96;  // of a block
 constexpr int64_t LINE = 16;                        // numbers of a cache line
+constexpr int64_t FAR = 3 << 17;                    // keys and values that come from afar
 constexpr int64_t FEW = ROWS;                       // rows for which no turned keys are kept
 constexpr int64_t LITTLE = 1 << 14;                 // pairs that one thread does sooner than two
 
@@ -79,7 +81,7 @@ Row make_row(const PagedCall& call, int64_t sequence, int64_t n, int64_t h) {
   Row row{};
   row.q = call.q + n * call.q_token + h * call.q_head;
   row.out = call.out + (n * call.heads + h) * call.value_size;
-  row.lse = call.lse + n * call.heads + h;
+  row.lse = call.lse == nullptr ? nullptr : call.lse + n * call.heads + h;
   row.bias = call.bias == nullptr ? nullptr : call.bias + h * call.distances;
   row.sequence = sequence;
   row.slot = call.starts[sequence] + n - call.offsets[sequence];
@@ -126,7 +128,9 @@ void fetch_rows(const PagedCall& call, int64_t sequence, int64_t start, const Ti
 // Rows of a block that read one tile together.
 struct Run {
   int64_t leader = -1;  // the longest of their sequences
-  Tile tile{nullptr, {}, {}, TILE, 0};
+  Tile tile;
+
+  Run() { tile.begin = TILE, tile.end = 0; }
 
   void add(const PagedCall& call, Row& row, int64_t start, Scratch& scratch) {
     if (leader < 0 || call.lengths[row.sequence] > call.lengths[leader]) leader = row.sequence;
@@ -147,12 +151,12 @@ struct Run {
     meet(scratch.active.data(), num, tile, rule, start, call.head_size,
          call.padded_size(), scratch.scores);
     scratch.active.clear();
-    *this = Run();
+    leader = -1, tile.begin = TILE, tile.end = 0;
   }
 };
 
-// The rows of one key head meet the tile at `start`, those that read the same pages together. The
-// next heads - 1 will come to the same tile.
+// The rows of one key head meet the tile at `start`, those that read the same pages together. For
+// the next heads - 1, which will come to the same tile, its rows are fetched too.
 void meet_tile(const PagedCall& call, int64_t key_head, int64_t heads, int64_t start, Row* rows,
                int64_t num, Scratch& scratch) {
   Run run;
@@ -171,10 +175,10 @@ void finish_row(const PagedCall& call, const Row& row) {
   const bool is_empty = row.peak == NOTHING;
   const float share = is_empty ? 0.0f : 1.0f / total;
   for (int64_t u = 0; u < call.value_size; u++) row.out[u] = row.sum[u] * share;
-  *row.lse = is_empty ? NOTHING : row.peak + std::log(total);
+  if (row.lse != nullptr) *row.lse = is_empty ? NOTHING : row.peak + std::log(total);
 }
 
-void attend(const PagedCall& call, const Block& block, int64_t begin, int64_t end) {
+void attend(const PagedCall& call, const Block& block, int64_t begin, int64_t end, bool is_far) {
   static thread_local Scratch scratch;
   make_rows(call, block, begin, end, scratch);
   int64_t first = INT64_MAX, last = -1;
@@ -186,7 +190,7 @@ void attend(const PagedCall& call, const Block& block, int64_t begin, int64_t en
   const int64_t num = scratch.rows.size() / (end - begin);
   for (int64_t tile = first; tile <= last; tile++)
     for (int64_t head = begin; head < end; head++) {
-      const int64_t heads = head == begin ? end - begin : 1;
+      const int64_t heads = head == begin && is_far ? end - begin : 1;
       meet_tile(call, head, heads, tile * TILE, &scratch.rows[(head - begin) * num], num, scratch);
     }
   for (const Row& row : scratch.rows) finish_row(call, row);
@@ -227,12 +231,14 @@ void attend_blocks(const PagedCall& call, const std::vector<Block>& blocks, int6
   const int64_t num = blocks.size(), K = call.key_heads;
   // heads lie side by side in a page: one after the other, they read memory as it comes
   const int64_t each = num >= 4 * threads ? K : 1, parts = K / each;
+  const int64_t keys = std::accumulate(call.lengths, call.lengths + call.sequences, int64_t{0});
+  const bool is_far = keys * K * (call.head_size + call.value_size) > FAR;
 #pragma omp for schedule(dynamic, 1)
   for (int64_t task = 0; task < num * parts; task++) {
     // from the last block on: the end of a prompt has the most keys before it
     const Block& block = blocks[num - 1 - task / parts];
     const int64_t begin = task % parts * each;
-    attend(call, block, begin, begin + each);
+    attend(call, block, begin, begin + each, is_far);
   }
 }
 

@@ -19,16 +19,15 @@ enum Placement : int64_t { BEFORE, AFTER, BOTH };
 // Memory between the parts, cut from the scratch; compiled_pass.py says how much there must be.
 struct Between {
   Between(const Layer& layer, const LayerPass& pass) {
-    const int64_t N = pass.rows, heads = std::max(layer.own.heads, layer.cross.heads);
+    const int64_t N = pass.rows;
     normed = pass.scratch;
     result = normed + N * layer.width;
     qkv = result + N * layer.width;
     joined = qkv + N * std::max(layer.own.row(), layer.cross.keys_at());
-    lse = joined + N * std::max(layer.own.joined(), layer.cross.joined());
-    inner = lse + N * heads;
+    inner = joined + N * std::max(layer.own.joined(), layer.cross.joined());
     activated = inner + N * layer.inner * (layer.is_gated ? 2 : 1);
   }
-  float *normed, *result, *qkv, *joined, *lse, *inner, *activated;
+  float *normed, *result, *qkv, *joined, *inner, *activated;
 };
 
 struct Run {
@@ -100,7 +99,7 @@ struct Run {
 
   void attend(const Heads& heads, PagedCall call, const float* k, const float* v,
               const std::vector<Block>& blocks, int64_t q_row) {
-    call.q = at.qkv, call.k = k, call.v = v, call.out = at.joined, call.lse = at.lse;
+    call.q = at.qkv, call.k = k, call.v = v, call.out = at.joined, call.lse = nullptr;
     call.q_token = q_row, call.q_head = heads.head_size;
     attend_blocks(call, blocks, pass.threads);
     multiply(heads.out, at.joined, heads.joined(), at.result, layer.width);

@@ -159,7 +159,7 @@ void soften(Row& row, const Rule& rule, int64_t key, float* scores) {
     row.share = 1;
     return std::fill(scores, scores + N * W, 0.0f);
   }
-  const Vec share = exp_of(splat(row.peak - peak));
+  const Vec share = row.peak == NOTHING ? Vec{} : exp_of(splat(row.peak - peak));
   row.share = share[0];
   row.peak = peak;
   Vec total = row.total * share;
