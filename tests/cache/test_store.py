@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from tests.engine.tiny import tiny
 from weft.cache.store import lazy_zeros
 from weft.core.errors import UsageError
+from weft.engine.engine import Engine
 from weft.engine.model import LoadedModel
 from weft.engine.settings import EngineConfig
 
@@ -33,3 +36,20 @@ def test_memory_that_cannot_be_had_is_a_memory_error() -> None:
 def test_a_cache_that_is_too_large_is_refused_with_its_size() -> None:
     with pytest.raises(UsageError, match=r"cache_gib is 1e\+09: this machine has no room"):
         LoadedModel(tiny("decoder"), EngineConfig(cache_gib=1e9)).desk  # noqa: B018
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return pages * resource.getpagesize()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says")
+def test_memory_is_taken_as_it_is_used_or_at_the_start() -> None:
+    model, before = tiny("decoder").model, resident()
+    lazy = Engine(model, config=EngineConfig(cache_gib=0.1))
+    between = resident()
+    early = Engine(model, config=EngineConfig(cache_gib=0.1, reserve=True))
+    assert between - before < 0.03 * 2**30
+    assert resident() - between > 0.09 * 2**30
+    assert lazy.memory.pool.num_pages == early.memory.pool.num_pages

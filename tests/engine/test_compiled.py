@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from tests.engine.asking import SMALL, generate
 from tests.engine.tiny import tiny
+from weft.engine.beam import BeamConfig
 from weft.engine.engine import Engine
 from weft.engine.writing import Writing
 from weft.models.build import Model
@@ -22,6 +23,7 @@ from weft.models.stack import Stack
 from weft.nn import compiled
 from weft.nn.block import Block
 from weft.nn.compiled_block import BlockReader
+from weft.nn.compiled_pass import CompiledPass
 from weft.nn.linear import pack_model, unpack_model
 from weft.nn.native.library import native
 
@@ -305,3 +307,27 @@ def test_positions_beyond_the_first_table_are_turned_as_the_modules_turn_them() 
     for hook in hooks:
         hook.remove()
     assert together.equal(by_modules)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_what_a_pass_needed_is_free_when_it_is_over(kind, monkeypatch):
+    """Not only when Python looks for garbage: until then it would be as much again each step."""
+    made, known = [], CompiledPass.__init__
+
+    def watched(self: CompiledPass, *given: Any) -> None:
+        known(self, *given)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(CompiledPass, "__init__", watched)
+    engine = Engine(tiny(kind).model, config=SMALL)
+    source = (7, 8, 9) if kind == "encoder-decoder" else None
+    gc.collect()
+    gc.disable()
+    try:
+        for beam in (None, BeamConfig(1), BeamConfig(2)):
+            engine.submit(Writing((5, 6), 9, source, beam=beam))
+            while not engine.is_idle:
+                engine.step()
+        assert made and not [one for one in made if one() is not None]
+    finally:
+        gc.enable()

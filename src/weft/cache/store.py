@@ -48,6 +48,12 @@ class PageStore:
             for _ in range(1 + max(place for _, place in places))
         ]
 
+    def reserve(self) -> None:
+        """Have the system give all memory now, by writing the zeros that are there."""
+        for rows in self.rows:
+            for stored in rows.values():
+                stored.zero_()
+
     def of_layer(self, layer: int) -> Rows:
         return self.rows[self.places[layer][1]]
 

@@ -31,6 +31,9 @@ def make_store(model: Model, layout: Layout, config: EngineConfig) -> PageStore:
     # one sequence of any length always fits, whatever it costs: memory is taken as it is used
     num_pages = max(2 + 2 * longest, int(config.cache_gib * 2**30) // (row * config.page_size))
     with torch.inference_mode(False):
-        return PageStore(
+        store = PageStore(
             specs, layout.places, num_pages, config.page_size, first.device, first.dtype
         )
+        if config.reserve:
+            store.reserve()
+        return store

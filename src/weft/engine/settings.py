@@ -19,6 +19,9 @@ class EngineConfig(Config):
 
     cache_gib: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Memory for the rows of all sequences and sources; taken as it is used."""
+    reserve: bool = False
+    """Take all of that memory at the start: the first use of a page of memory stops the engine for
+    some microseconds, a tenth of a small model's time until all of it has been used."""
     page_size: int = Field(16, ge=1, le=256)
     """Tokens of a page."""
     prefix_cache: str = "radix"

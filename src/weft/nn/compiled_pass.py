@@ -61,7 +61,10 @@ class CompiledPass:
 
     def __init__(self, given: Pass, is_full: bool, rows: int) -> None:
         mask = given.full_mask if is_full else given.mask
-        self.given, self.reaches = given, (reach_of(mask), reach_of(given.memory_mask))
+        # not the pass itself, which keeps this: both would stay until Python looks for garbage
+        self.cache: Any = given.cache
+        self.position: Any = given.position
+        self.reaches = reach_of(mask), reach_of(given.memory_mask)
         self.is_possible = None not in self.reaches and is_known(given.position)
         self.rows, self.threads = rows, torch.get_num_threads()
         self.scratches: dict[int, Tensor] = {}
@@ -85,7 +88,7 @@ class CompiledPass:
     ) -> LayerPassStruct | None:
         """What a layer and those that share its layouts are given; None where mask, positions or
         cache ask for something that the library does not know."""
-        cache: Any = self.given.cache
+        cache = self.cache
         layout, source_layout = layouts_of(cache, own, cross)
         if not self.is_possible or layout is None:
             return None
@@ -111,7 +114,7 @@ class CompiledPass:
         threads = threads_for(self.rows, size, self.threads)
         struct = LayerPassStruct(scratch.data_ptr(), slots_N.data_ptr(), self.rows, threads)
         if self.turns is not None:
-            position: Any = self.given.position
+            position = self.position
             table, positions_1N = self.turns  # table [P, 2, 1, O]
             addresses = (
                 table.data_ptr(),

@@ -1,6 +1,7 @@
 """Weft as it is measured: its engine, which deals in ids alone here, as all the others do.
 
-Every call has a salt of its own: what an earlier round left in the caches helps no later one.
+Every call has a salt of its own: what an earlier round left in the caches helps no later one. The
+cache's memory is taken before the first call, as vLLM and llama.cpp take theirs.
 Translation has two ways of using the cores, as CTranslate2's has: all of them in one engine, or an
 engine on each of them, in a process of its own. Both are tried on the first sources, for each width
 of beam, and the faster one is used.
@@ -40,7 +41,7 @@ class System:
         torch.set_num_threads(threads)
         self.loaded = load(model, "cpu", engine=engine)
         budgets = BATCHES if self.loaded.kind == "encoder-decoder" else {}
-        config = EngineConfig(**{**budgets, **(engine or {})})
+        config = EngineConfig(**{"reserve": True, **budgets, **(engine or {})})
         self.engine = Engine(self.loaded.model, None, config)
         self.num_calls, self.note = 0, ""
         self.best: dict[int, str] = {}
