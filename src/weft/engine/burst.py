@@ -29,8 +29,9 @@ class Burst:
         self.going = np.arange(len(searches))
         """Places of the searches that still go on."""
         self.scores = np.array([search.scores[0] for search in searches])
-        self.ends = np.array([NO_ID if s.end_id is None else s.end_id for s in searches])
-        self.limits = np.array([chunk.num_passes for chunk in chunks])
+        ends = [NO_ID if search.end_id is None else search.end_id for search in searches]
+        self.ends = np.array(ends, dtype=np.int64)
+        self.limits = np.array([chunk.num_passes for chunk in chunks], dtype=np.int64)
         self.banned = banned_rows(searches, range(len(searches) + 1))
         self.tokens = np.full((len(searches), int(self.limits.max())), NO_ID)
         """What each pass has chosen for each search."""
@@ -45,7 +46,7 @@ class Burst:
         if not done and any(search.must_write is not None for search in self.searches):
             return False
         limits, scores = self.limits[going] - done, self.scores[going]
-        tokens = np.full((len(going), int(limits.max())), NO_ID)
+        tokens = np.full((len(going), int(limits.max())), NO_ID, dtype=np.int64)
         arrays = (lanes.packed.ids_1N[0].numpy(), self.ends[going], limits, scores, tokens)
         places = (array.ctypes.data for array in arrays)
         struct = GreedyStruct(NextCallStruct(), len(going), 0, tokens.shape[1], *places)

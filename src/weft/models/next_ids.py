@@ -31,10 +31,10 @@ from weft.nn.native.structs import (
 )
 from weft.nn.norm import Norm
 
-CLOSE = 3 << 20
+CLOSE = 7 << 18
 """Bytes of keys and values that a core may hope to find close by again in its next pass."""
 LIGHT = 16 << 20
-"""Bytes of weights that are in the last cache anyway: reading them for each group costs little."""
+"""Bytes of weights that are in the last cache anyway: reading them more often costs little."""
 
 
 class NextIds:
@@ -91,8 +91,8 @@ class NextIds:
         assert done.value == lanes.lanes, "a token has no row in the word table"
 
     def group(self, lanes: int, cache: Any) -> int:
-        """Lanes that go through all passes together, so that their keys and values stay close by:
-        all of them where the weights, which each group reads, are too many for that."""
+        """Lanes that go at a time, so that their keys and values stay close by: all of them where
+        the weights, which are then read more often, are too many for that."""
         ready, width = self.ready, self.struct.words.width
         layers, call = len(ready.read.layers), ready.given[0].own
         if 4 * (layers * ready.read.size.work + self.vocab_size * width) > LIGHT:
@@ -100,8 +100,7 @@ class NextIds:
         places = (one.place.slot for one in ready.calls.groups[0] if one is not None)
         keys = sum(float(cache.layout(slot).lengths_B.float().mean()) for slot in places)
         row = 4 * layers * call.key_heads * (call.head_size + call.value_size)
-        most = self.threads * max(1, int(CLOSE / (keys * row)))
-        return -(-lanes // -(-lanes // most))  # the last one is about as large as the others
+        return min(lanes, self.threads * max(1, int(CLOSE / (keys * row))))
 
     def call(self, never: Any, count: int) -> NextCallStruct:
         """What all calls have in common."""
