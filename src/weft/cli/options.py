@@ -89,11 +89,11 @@ def engine_settings(
     cache: float, prefix_cache: str, batch_tokens: int | None = None, **others: object
 ) -> EngineConfig:
     """The engine that a command asks for; without `batch_tokens`, its own steps."""
-    from weft.engine.settings import EngineConfig
+    from weft.engine.settings import EngineConfig, in_batches
 
     values: dict[str, object] = {"cache_gib": cache, "prefix_cache": prefix_cache, **others}
     if batch_tokens is not None:
-        values |= {"token_budget": batch_tokens, "encoder_budget": batch_tokens}
+        values |= in_batches(batch_tokens)
     return EngineConfig.from_dict(values)
 
 

@@ -14,6 +14,12 @@ from weft.core.errors import Problem
 from weft.engine.schedule.settings import SchedulerConfig
 
 
+def in_batches(tokens: int) -> dict[str, int]:
+    """Fields of EngineConfig for work that waits as a whole, so that nobody minds long steps: so
+    many tokens of prompts and sources in each, and twice the passes of a service."""
+    return {"token_budget": tokens, "encoder_budget": tokens, "passes": 16}
+
+
 class EngineConfig(Config):
     """Defaults suit a small model on an ordinary machine."""
 
@@ -57,8 +63,8 @@ class EngineConfig(Config):
 
     @classmethod
     def of_batches(cls, tokens: int) -> EngineConfig:
-        """Steps of so many tokens at most, for work that waits as a whole."""
-        return cls(token_budget=tokens, encoder_budget=tokens)
+        """For work that waits as a whole."""
+        return cls(**in_batches(tokens))
 
     def scheduler(self, max_len: int, can_burst: bool = True) -> SchedulerConfig:
         """The part that the scheduler reads. `can_burst`: the model runs several passes a plan."""

@@ -21,11 +21,11 @@ from weft.engine.beam import BeamConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.load import load
-from weft.engine.settings import EngineConfig
+from weft.engine.settings import EngineConfig, in_batches
 from weft.engine.team import Team
 from weft.engine.writing import Writing
 
-BATCHES = {"token_budget": 4096, "encoder_budget": 4096}
+BATCH_TOKENS = 4096
 """What `weft translate` computes in one step."""
 NUM_TRIED = 256
 
@@ -40,7 +40,7 @@ class System:
     ) -> None:
         torch.set_num_threads(threads)
         self.loaded = load(model, "cpu", engine=engine)
-        budgets = BATCHES if self.loaded.kind == "encoder-decoder" else {}
+        budgets = in_batches(BATCH_TOKENS) if self.loaded.kind == "encoder-decoder" else {}
         config = EngineConfig(**{"reserve": True, **budgets, **(engine or {})})
         self.engine = Engine(self.loaded.model, None, config)
         self.num_calls, self.note = 0, ""
