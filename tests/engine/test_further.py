@@ -112,7 +112,7 @@ def test_who_looks_inside_sees_every_pass(part, calls):
     assert seen and not calls
 
 
-def test_some_lanes_go_at_a_time_and_all_where_weights_are_many(monkeypatch):
+def test_some_lanes_go_at_a_time(monkeypatch):
     made: list[tuple[int, int]] = []
     known = NextIds.group
 
@@ -123,13 +123,19 @@ def test_some_lanes_go_at_a_time_and_all_where_weights_are_many(monkeypatch):
     monkeypatch.setattr(NextIds, "group", group)
     monkeypatch.setattr(weft.models.next_ids, "CLOSE", 20_000)
     many = engine(KINDS["marian"], passes=8)
+    search(many, searches(many))
+    assert any(1 < each < lanes for lanes, each in made)
+
+
+def test_passes_of_a_heavy_model_are_a_call_each(calls, monkeypatch):
+    many = engine(KINDS["marian"], passes=8)
     writings = searches(many)
     wanted = search(many, writings)
-    assert any(1 < each < lanes for lanes, each in made)
-    made.clear()
+    assert set(calls) == {"write"}
+    calls.clear()
     monkeypatch.setattr(weft.models.next_ids, "LIGHT", 0)
     assert search(engine(KINDS["marian"], passes=8), writings) == wanted
-    assert made and all(lanes == each for lanes, each in made)
+    assert set(calls) == {"best"}
 
 
 def test_other_devices_have_none():

@@ -39,9 +39,12 @@ class Burst:
 
     def write(self, lanes: Lanes, further: Further) -> bool:
         """All passes that are left, in one call. False, and nothing was done, where a token is
-        forced, which only the first pass does, or where not all searches ban the same."""
+        forced, which only the first pass does, where not all searches ban the same, or where
+        passes take long."""
         going, done = self.going, self.num_passes
-        if any(len(rows) < len(self.searches) for rows in self.banned.values()):
+        if not further.is_light or any(
+            len(rows) < len(self.searches) for rows in self.banned.values()
+        ):
             return False
         if not done and any(search.must_write is not None for search in self.searches):
             return False

@@ -41,6 +41,11 @@ class Further:
         next_ids = NextIds.of(model.decoder, model.head, batch)
         return None if next_ids is None else cls(next_ids, store)
 
+    @property
+    def is_light(self) -> bool:
+        """Whether all passes in one call are better than one call for each."""
+        return self.next_ids.is_light
+
     def best(self, lanes: Lanes, count: int, banned: Sequence[int]) -> Found:
         """Of each of these lanes, behind one pass."""
         return self.next_ids.best(lanes.packed.ids_1N[0], self.cache(lanes), count, banned)

@@ -34,7 +34,7 @@ from weft.nn.norm import Norm
 CLOSE = 7 << 18
 """Bytes of keys and values that a core may hope to find close by again in its next pass."""
 LIGHT = 16 << 20
-"""Bytes of weights that are in the last cache anyway: reading them more often costs little."""
+"""Bytes of weights that are in the last cache anyway: reading them for few lanes costs little."""
 
 
 class NextIds:
@@ -90,13 +90,18 @@ class NextIds:
         library.greedy(struct, ctypes.addressof(lanes), byref(done))
         assert done.value == lanes.lanes, "a token has no row in the word table"
 
+    @property
+    def is_light(self) -> bool:
+        """Whether `write` is worth it. A heavy model wants all lanes in each pass, and its passes
+        are long: one that can be broken off behind each of them is better."""
+        layers, width = self.ready.read.layers, self.struct.words.width
+        numbers = len(layers) * self.ready.read.size.work + self.vocab_size * width
+        return 4 * numbers <= LIGHT
+
     def group(self, lanes: int, cache: Any) -> int:
-        """Lanes that go at a time, so that their keys and values stay close by: all of them where
-        the weights, which are then read more often, are too many for that."""
-        ready, width = self.ready, self.struct.words.width
+        """Lanes that go at a time, so that their keys and values stay close by."""
+        ready = self.ready
         layers, call = len(ready.read.layers), ready.given[0].own
-        if 4 * (layers * ready.read.size.work + self.vocab_size * width) > LIGHT:
-            return lanes
         places = (one.place.slot for one in ready.calls.groups[0] if one is not None)
         keys = sum(float(cache.layout(slot).lengths_B.float().mean()) for slot in places)
         row = 4 * layers * call.key_heads * (call.head_size + call.value_size)
