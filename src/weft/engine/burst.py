@@ -3,7 +3,7 @@
 Nobody hears of such a search before it ends, so its tokens need no plan each: they are chosen by
 the compiled library in one call or here as arrays, and only behind the last pass the searches, the
 scheduler and the callers are told. A small model's step takes longer in Python than in arithmetic;
-this way it does so once in eight passes.
+this way it does so once in eight passes or sixteen.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ EXPORT void weft_head_best(const weft::Packed* weight, const float* x, const flo
 namespace weft {
 namespace {
 
-constexpr int64_t FEW = 6;  // rows of a thread for which it would read the whole head by itself
+// Rows of a thread for which it would read the whole head by itself: LEAST_ROWS of nn/head.py.
+constexpr int64_t FEW = 6;
 
 // Lanes with the same first pages stand together.
 void sort_lanes(const PagedCall& call, std::vector<int32_t>& order) {
