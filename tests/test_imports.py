@@ -18,11 +18,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "weft"
 
 LINES = [
     ["core"],
+    ["native"],
     ["text", "nn", "cache", "sampling"],
     ["models"],
     ["checkpoint"],
     ["engine", "training"],
-    ["serve", "look", "bench"],
+    ["serve", "look", "bench", "demo"],
     ["cli"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(LINES) for room in rooms}

@@ -4,6 +4,7 @@ The tour: read the rooms in the order in which the data walks through them.
 
     core/       words that every room shares: shapes, batches, stored rows, settings, errors
     text/       text <-> ids, and corpora -> batches
+    native/     compiled kernels: C++ sources, packed weights
     nn/         the layers: embedding, positions, attention, norm, feed-forward, block, head
     models/     encoder, decoder and both, put together from those layers
     cache/      what attention keeps of the tokens that came before

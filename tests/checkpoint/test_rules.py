@@ -7,13 +7,13 @@ import torch
 
 from weft.checkpoint.gguf.dialect.llama import turned
 from weft.checkpoint.rules import Rule, changed, same, stacked, transposed
-from weft.nn.native.few_bits import FewBits, words_of
+from weft.core.quantized import QuantizedMatrix, words_of
 
 
-def matrix(bits: int, rows: int) -> FewBits:
+def matrix(bits: int, rows: int) -> QuantizedMatrix:
     words = words_of(torch.randint(0, 16, (rows, 64)), bits)
     scales, minima = torch.rand(rows, 2).half(), torch.rand(rows, 2).half()
-    return FewBits(words, scales, minima if bits == 4 else None)
+    return QuantizedMatrix(words, scales, minima if bits == 4 else None)
 
 
 ROWS = {

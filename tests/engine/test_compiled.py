@@ -20,12 +20,12 @@ from weft.engine.engine import Engine
 from weft.engine.writing import Writing
 from weft.models.build import Model
 from weft.models.stack import Stack
+from weft.native.library import native
 from weft.nn import compiled
 from weft.nn.block import Block
 from weft.nn.compiled_block import BlockReader
 from weft.nn.compiled_pass import CompiledPass
 from weft.nn.linear import pack_model, unpack_model
-from weft.nn.native.library import native
 
 pytestmark = pytest.mark.skipif(native() is None, reason="needs a compiler")
 

@@ -15,7 +15,7 @@ from weft.engine.engine import Engine
 from weft.engine.further import Further
 from weft.engine.settings import EngineConfig
 from weft.models.next_ids import NextIds
-from weft.nn.native.library import native
+from weft.native.library import native
 
 from .tiny import tiny
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from weft.native.library import native
 from weft.nn.dropout import ByteDropout, Dropout, HashDropout, random_bytes
-from weft.nn.native.library import native
 
 KINDS = [
     ByteDropout,

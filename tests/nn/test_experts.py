@@ -14,9 +14,9 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2Moe
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 
 from weft.core.errors import ConfigError
+from weft.native import packed
 from weft.nn.experts import Experts, ExpertsConfig, Router
 from weft.nn.linear import pack_model
-from weft.nn.native import packed
 
 B, T, D, E, WIDTH = 2, 7, 12, 8, 20
 

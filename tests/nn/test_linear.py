@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from weft.native import packed
+from weft.native.packed import PackedWeight, pack, pack_blocks
 from weft.nn.hollow import is_hollow
 from weft.nn.linear import Linear, Table, pack_model, unpack_model
-from weft.nn.native import packed
-from weft.nn.native.packed import PackedWeight, pack, pack_blocks
 from weft.nn.packable import Packable
 
 

@@ -9,7 +9,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from weft.core.errors import ConfigError
-from weft.nn.native.library import native
+from weft.native.library import native
 from weft.nn.norm import NORMS, LayerNorm, Norm, NormConfig, RMSNorm, build_norm
 
 B, T, D = 2, 5, 24

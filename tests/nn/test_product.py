@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.native import packed
+from weft.native.packed import pack
 from weft.nn import product as module
-from weft.nn.native import packed
-from weft.nn.native.packed import pack
 from weft.nn.product import linear
 
 SHAPES = [(7, 5), (33, 40), (320, 17), (641, 48), (800, 21), (1, 1), (64, 100)]

@@ -7,9 +7,9 @@ import copy
 import torch
 from torch import nn
 
-from tests.nn.native.test_packed import blocks
+from tests.native.test_packed import blocks
+from weft.native.packed import pack_blocks
 from weft.nn.linear import Linear, Table
-from weft.nn.native.packed import pack_blocks
 from weft.nn.rounding import round_inputs, rounds_inputs
 
 

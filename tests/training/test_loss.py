@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.nn.native.library import native
+from weft.native.library import native
 from weft.training import loss as module
 from weft.training.agreement import compiled, reference
 from weft.training.loss import LossRule, token_loss

@@ -5,6 +5,7 @@ The files:
     train       a training step beside transformers' Marian and torch's own
     switches    one recipe, trained with one setting changed at a time
     engine      prompts through Weft's engine and its peers
+    kernels     the compiled kernels beside torch
     scheduling  the scheduler without a model
     translate   sources through Weft, CTranslate2 and transformers
     peers/      the programs that Weft is measured against, and how to talk to them

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.nn.native.few_bits import FewBits
+from weft.core.quantized import QuantizedMatrix
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Rule:
     moves_rows: bool = False
     """Whether `join` leaves every row as it is, and may but put them in another order."""
 
-    def join_few(self, parts: Iterable[FewBits | None]) -> FewBits | None:
+    def join_few(self, parts: Iterable[QuantizedMatrix | None]) -> QuantizedMatrix | None:
         """`join` for matrices in few bits; None where one is not, or they are not of one kind."""
         given = list(parts)
         found = [part for part in given if part is not None]
         if not self.moves_rows or found != given or len({part.kind for part in found}) != 1:
             return None
         minima = [part.minima for part in found if part.minima is not None]
-        return FewBits(
+        return QuantizedMatrix(
             self.join([part.words for part in found]),
             self.join([part.scales for part in found]),
             self.join(minima) if minima else None,

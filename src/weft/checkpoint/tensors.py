@@ -20,13 +20,13 @@ from torch.overrides import TorchFunctionMode
 from weft.checkpoint.rules import Rule, their_names
 from weft.checkpoint.state import owners
 from weft.core.errors import DataError
+from weft.core.quantized import QuantizedMatrix
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
+from weft.native.library import native
+from weft.native.packed import PackedWeight, pack_rows
 from weft.nn.hollow import hollow
 from weft.nn.memory import give_back
-from weft.nn.native.few_bits import FewBits
-from weft.nn.native.library import native
-from weft.nn.native.packed import PackedWeight, pack_rows
 from weft.nn.packable import Packable
 
 
@@ -51,7 +51,7 @@ class TensorSource(Protocol):
 class FewBitsSource(TensorSource, Protocol):
     """A source whose file may have matrices in few bits."""
 
-    def read_few(self, name: str) -> FewBits | None:
+    def read_few(self, name: str) -> QuantizedMatrix | None:
         """A matrix in few bits; None: it is to be had by `read` alone."""
 
 
@@ -79,7 +79,7 @@ class Renamed:
     def read(self, name: str) -> Tensor:
         return self.source.read(self.name_of[name])
 
-    def read_few(self, name: str) -> FewBits | None:
+    def read_few(self, name: str) -> QuantizedMatrix | None:
         source = self.source
         return source.read_few(self.name_of[name]) if isinstance(source, FewBitsSource) else None
 

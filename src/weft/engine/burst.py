@@ -18,7 +18,7 @@ from weft.engine.further import Further
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.ranking import NO_ID, banned_rows, force
 from weft.engine.schedule.plan import Chunk, Grown
-from weft.nn.native.structs import GreedyStruct, NextCallStruct
+from weft.native.structs import GreedyStruct, NextCallStruct
 
 
 class Burst:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.native.best import best_of, log_sums
 from weft.nn.head import Head
-from weft.nn.native.best import best_of, log_sums
 
 Banned = Mapping[tuple[int, ...], Sequence[int]]
 """Ids that are never written, and the rows in which they are not."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.cache.store import PageStore
 from weft.cache.tables import Copy
-from weft.nn.native.library import native
+from weft.native.library import native
 
 
 def copy_pages(store: PageStore, copies: Sequence[Copy] | Any) -> None:

@@ -17,7 +17,7 @@ from weft.engine.lanes import Lanes
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.next_ids import NextIds
-from weft.nn.native.structs import GreedyStruct
+from weft.native.structs import GreedyStruct
 
 CPU = torch.device("cpu")
 

@@ -31,8 +31,8 @@ from weft.cache.store import PageStore
 from weft.checkpoint.atomic import new_file
 from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
-from weft.nn.native.build import library_path
-from weft.nn.native.library import native
+from weft.native.build import library_path
+from weft.native.library import native
 from weft.nn.rounding import rounds_inputs
 
 FORMAT, INDEX = 1, "index"

@@ -1,5 +1,6 @@
-"""One new token of each of many sequences -> the best tokens behind it, by native/next.cpp; and the
-sequences written on with them, pass after pass, by native/greedy.cpp.
+"""One new token of each of many sequences -> the best tokens behind it,
+by native/csrc/next.cpp; and the
+sequences written on with them, pass after pass, by native/csrc/greedy.cpp.
 
 A search asks for nothing else. Weights, masks and pages stay where they are from pass to pass, so
 all of it is read once; a pass then changes a few addresses and makes one call. Differs from the way
@@ -18,17 +19,17 @@ from torch import Tensor
 
 from weft.core.batch import ForwardBatch
 from weft.models.stack import Stack
-from weft.nn.compiled import Ready
-from weft.nn.compiled_pass import threads_for
-from weft.nn.head import Head
-from weft.nn.hooks import is_looked_at
-from weft.nn.native.structs import (
+from weft.native.structs import (
     GreedyStruct,
     NextCallStruct,
     NextStruct,
     NormStruct,
     PagedStruct,
 )
+from weft.nn.compiled import Ready
+from weft.nn.compiled_pass import threads_for
+from weft.nn.head import Head
+from weft.nn.hooks import is_looked_at
 from weft.nn.norm import Norm
 
 CLOSE = 7 << 18

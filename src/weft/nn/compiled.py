@@ -1,4 +1,4 @@
-"""Whole layers in one call: x_1ND -> y_1ND, by native/layer.cpp.
+"""Whole layers in one call: x_1ND -> y_1ND, by native/csrc/layer.cpp.
 
 Only what nearly every step of the engine is made of: packed rows over pages, grouped heads, plain
 or gated feed-forward, packed float32 weights on the CPU, no bias on scores. Anything else, and a
@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from weft.native.library import Native, native
+from weft.native.structs import LayerAtStruct, LayerPassStruct, LayerStruct
 from weft.nn.attention.layer import Attention, Pass
 from weft.nn.compiled_block import BlockReader, NotCompiledError, Watch
 from weft.nn.compiled_pass import CompiledPass, LayerSize, layouts_of, source_of
-from weft.nn.native.library import Native, native
-from weft.nn.native.structs import LayerAtStruct, LayerPassStruct, LayerStruct
 from weft.nn.product import is_plain
 
 

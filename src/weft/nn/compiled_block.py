@@ -1,4 +1,5 @@
-"""A block -> the structure that native/layer.cpp reads, and a watch over what it was made of."""
+"""A block -> the structure that native/csrc/layer.cpp reads, and a watch
+over what it was made of."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+from weft.native.activation import COMPILED
+from weft.native.packed import PackedWeight
+from weft.native.structs import HeadsStruct, LayerStruct, NormStruct, PathStruct, ProductStruct
 from weft.nn.attention.heads import GroupedAttention
 from weft.nn.feedforward import EXACT, Gated, Plain
 from weft.nn.linear import Linear
-from weft.nn.native.activation import COMPILED
-from weft.nn.native.packed import PackedWeight
-from weft.nn.native.structs import HeadsStruct, LayerStruct, NormStruct, PathStruct, ProductStruct
 from weft.nn.norm import LayerNorm, RMSNorm
 from weft.nn.packable import Packable
 

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from weft.core.kv import PageLayout, Rows
-from weft.nn.attention.kernels.paged import pointers
-from weft.nn.attention.layer import Attention, Pass
-from weft.nn.attention.packed import Reach, reach_of
-from weft.nn.native.structs import (
+from weft.native.structs import (
     HeadsStruct,
     LayerPassStruct,
     LayerStruct,
     PagedStruct,
     TurnsStruct,
 )
+from weft.nn.attention.kernels.paged import pointers
+from weft.nn.attention.layer import Attention, Pass
+from weft.nn.attention.packed import Reach, reach_of
 from weft.nn.positions.base import Position
 from weft.nn.positions.rotary import Rotary
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.native.library import native
+from weft.native.library import native
 
 LOWEST = -(2**63)
 

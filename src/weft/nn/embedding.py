@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from weft.core.batch import ForwardBatch
 from weft.core.config import Config
+from weft.native.structs import NormStruct, WordsStruct
 from weft.nn.dropout import Dropout
 from weft.nn.linear import Table
-from weft.nn.native.structs import NormStruct, WordsStruct
 from weft.nn.norm import Norm, NormConfig, build_norm, is_float_cpu
 from weft.nn.positions.base import Position
 

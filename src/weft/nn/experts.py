@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.core.shapes import check_shapes
+from weft.native.activation import activate
 from weft.nn.linear import Linear
-from weft.nn.native.activation import activate
 from weft.nn.packable import Packable
 from weft.nn.product import is_plain, linear, linear_part
 

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from weft.core.choices import pick
 from weft.core.config import Config
 from weft.core.shapes import check_shapes
+from weft.native.activation import activate
 from weft.nn.dropout import Dropout
 from weft.nn.experts import Experts, ExpertsConfig, gated_width
 from weft.nn.linear import Linear
-from weft.nn.native.activation import activate
 
 
 class PlainConfig(Config):

@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.config import Config
+from weft.native.best import best_of_product
+from weft.native.structs import ProductStruct
 from weft.nn.hooks import is_looked_at
 from weft.nn.linear import Linear, Product
-from weft.nn.native.best import best_of_product
-from weft.nn.native.structs import ProductStruct
 from weft.nn.norm import NormConfig, build_norm
 from weft.nn.product import is_plain
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.nn.native.packed import PackedWeight
-from weft.nn.native.unpacked import unpacked
+from weft.native.packed import PackedWeight
+from weft.native.unpacked import unpacked
 
 
 def hollow(shape: torch.Size) -> Tensor:

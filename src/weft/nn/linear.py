@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.native.packed import PackedWeight
+from weft.native.unpacked import rows_of
 from weft.nn.memory import give_back
-from weft.nn.native.packed import PackedWeight
-from weft.nn.native.unpacked import rows_of
 from weft.nn.packable import Packable
 from weft.nn.product import is_plain, linear
 

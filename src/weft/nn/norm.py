@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from weft.core.choices import pick
 from weft.core.config import Config
 from weft.core.errors import Problem
-from weft.nn.native.library import native
-from weft.nn.native.norm import norm_struct, normalised
-from weft.nn.native.structs import NormStruct
+from weft.native.library import native
+from weft.native.norm import norm_struct, normalised
+from weft.native.structs import NormStruct
 from weft.nn.product import is_plain
 
 WIDE = (torch.float32, torch.float64)

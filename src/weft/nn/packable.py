@@ -16,9 +16,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from weft.native.packed import PackedWeight, pack
+from weft.native.unpacked import unpacked
 from weft.nn.hollow import Whole, check_unwritten, hollow, hollow_out, is_hollow, refill
-from weft.nn.native.packed import PackedWeight, pack
-from weft.nn.native.unpacked import unpacked
 from weft.nn.product import is_plain
 
 

@@ -1,7 +1,8 @@
 """y = x W^T + bias with rows that do not know each other: x [..., I] -> y [..., O].
 
 A packed weight gives each row the same bits alone, among others, and on any number of threads. It
-does so by the compiled product (native/linear.cpp), or without it by torch's product on tiles of
+does so by the compiled product (native/csrc/linear.cpp), or without it by torch's product on
+tiles of
 exactly 16 rows, and of one row where a try shows that the place in the tile matters. Both are
 within 2e-6 of the largest result of an exact product, but not equal to each other.
 """
@@ -14,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.nn.native.library import native
-from weft.nn.native.packed import PackedWeight
+from weft.native.library import native
+from weft.native.packed import PackedWeight
 
 TILE = 16
 """Rows of each product by torch, which rounds differently for other numbers of rows."""

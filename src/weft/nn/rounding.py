@@ -2,7 +2,7 @@
 
     x ~ step * q, q in -127..127, each 32 inputs of a row with a step of their own
 
-So a product is one of whole numbers (native/rounded.h), two to three times as fast as one that
+So a product is one of whole numbers (native/csrc/rounded.h), two to three times as fast as one that
 makes floats of the weights first. It is how llama.cpp reads such weights, and it is not exact: a
 result is about half a percent of the largest one off. A row still does not know its company, so
 that a request has the same bits however it is served. Weights in float32 stay as they are.
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from weft.nn.native.packed import PackedWeight
+from weft.native.packed import PackedWeight
 from weft.nn.packable import Packable
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.nn.native.library import Native, native
+from weft.native.library import Native, native
 from weft.nn.product import is_plain
 
 

@@ -15,12 +15,12 @@ from weft.checkpoint.gguf import tensors
 from weft.checkpoint.gguf.few_bits import TAKE, as_rows, empty_blocks
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.tensors import GGUFSource
-from weft.nn.native.few_bits import FewBits
+from weft.core.quantized import QuantizedMatrix
 
 from .test_dequantise import random_blocks, unpacked
 
 
-def taken(name: str, blocks: np.ndarray, rows: int) -> FewBits | None:
+def taken(name: str, blocks: np.ndarray, rows: int) -> QuantizedMatrix | None:
     out = empty_blocks(name, len(blocks))
     TAKE[name](torch.from_numpy(blocks), out)
     return as_rows(out, rows)

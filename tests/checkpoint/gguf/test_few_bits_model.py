@@ -24,9 +24,9 @@ from weft.core.batch import ForwardBatch
 from weft.engine.model import LoadedModel
 from weft.models.build import Model
 from weft.models.encoder_decoder import EncoderDecoder
+from weft.native import packed as packed_module
 from weft.nn.hollow import is_hollow
 from weft.nn.linear import Linear, Table, pack_model
-from weft.nn.native import packed as packed_module
 from weft.nn.packable import Packable
 
 from .tiny import tokenizer

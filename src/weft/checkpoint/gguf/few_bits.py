@@ -1,4 +1,4 @@
-"""Blocks of Q8_0, Q4_0 and Q4_1 -> the words and scales of a `FewBits`, never as floats.
+"""Blocks of Q8_0, Q4_0 and Q4_1 -> the words and scales of a `QuantizedMatrix`, never as floats.
 
     Q8_0    scale, 32 bytes                      4 neighbours already make a word
     Q4_0    scale, 16 bytes                      a byte holds numbers j and j + 16, a word of ours
@@ -14,10 +14,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from weft.nn.native.few_bits import FewBits
+from weft.core.quantized import QuantizedMatrix
 
-Take = Callable[[Tensor, FewBits], None]
-"""Blocks as bytes [n, block_bytes] -> words, scales and minima, written into a FewBits of [n, ...]
+Take = Callable[[Tensor, QuantizedMatrix], None]
+"""Blocks as bytes [n, block_bytes] -> words, scales and minima, written into a
+QuantizedMatrix of [n, ...]
 each."""
 
 LOW_HALVES = 0x0F0F0F0F0F0F0F0F
@@ -25,13 +26,13 @@ EVEN_BYTES = 0x00FF00FF00FF00FF
 EVEN_PAIRS = 0x0000FFFF0000FFFF
 
 
-def take_q8_0(blocks: Tensor, out: FewBits) -> None:
+def take_q8_0(blocks: Tensor, out: QuantizedMatrix) -> None:
     halves = blocks.view(torch.int16)
     out.scales.view(torch.int16).copy_(halves[:, :1])
     out.words.view(torch.int16).copy_(halves[:, 1:])
 
 
-def take_q4_0(blocks: Tensor, out: FewBits) -> None:
+def take_q4_0(blocks: Tensor, out: QuantizedMatrix) -> None:
     assert out.minima is not None, "4 bits have minima"
     out.scales.view(torch.int16).copy_(blocks.view(torch.int16)[:, :1])
     # in half floats already: times 8 is exact, unless it is too large for them
@@ -39,7 +40,7 @@ def take_q4_0(blocks: Tensor, out: FewBits) -> None:
     out.words.copy_(neighbours(blocks[:, 2:]))
 
 
-def take_q4_1(blocks: Tensor, out: FewBits) -> None:
+def take_q4_1(blocks: Tensor, out: QuantizedMatrix) -> None:
     assert out.minima is not None, "4 bits have minima"
     halves = blocks.view(torch.int16)
     out.scales.view(torch.int16).copy_(halves[:, :1])
@@ -64,23 +65,23 @@ TAKE: dict[str, Take] = {"Q8_0": take_q8_0, "Q4_0": take_q4_0, "Q4_1": take_q4_1
 """Types that stay as they are where a product can take them so."""
 
 
-def empty_blocks(name: str, count: int) -> FewBits:
+def empty_blocks(name: str, count: int) -> QuantizedMatrix:
     """Room for so many blocks."""
     scales, words = torch.empty(count, 1, dtype=torch.half), 8 if name == "Q8_0" else 4
     minima = None if name == "Q8_0" else torch.empty_like(scales)
-    return FewBits(torch.empty(count, words, dtype=torch.int32), scales, minima)
+    return QuantizedMatrix(torch.empty(count, words, dtype=torch.int32), scales, minima)
 
 
-def some_blocks(few: FewBits, start: int, end: int) -> FewBits:
+def some_blocks(few: QuantizedMatrix, start: int, end: int) -> QuantizedMatrix:
     minima = None if few.minima is None else few.minima[start:end]
-    return FewBits(few.words[start:end], few.scales[start:end], minima)
+    return QuantizedMatrix(few.words[start:end], few.scales[start:end], minima)
 
 
-def as_rows(few: FewBits, count: int) -> FewBits | None:
+def as_rows(few: QuantizedMatrix, count: int) -> QuantizedMatrix | None:
     """Blocks one behind the other as the rows of a matrix; None where a scale or minimum is no
     number, or too large for a half float: floats make another NaN or infinity of these."""
     numbers = (few.scales,) if few.minima is None else (few.scales, few.minima)
     if not all(bool(part.isfinite().all()) for part in numbers):
         return None
     minima = None if few.minima is None else few.minima.view(count, -1)
-    return FewBits(few.words.view(count, -1), few.scales.view(count, -1), minima)
+    return QuantizedMatrix(few.words.view(count, -1), few.scales.view(count, -1), minima)

@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.checkpoint.gguf.tensors import GGUFSource
 from weft.checkpoint.rules import Rule
 from weft.core.errors import DataError
-from weft.nn.native.few_bits import FewBits
+from weft.core.quantized import QuantizedMatrix
 
 
 class Translated:
@@ -66,7 +66,7 @@ class Translated:
         parts = [self.source.read(part) for part in rule.theirs]
         return self.source.pool.submit(rule.join, parts).result()
 
-    def read_few(self, name: str) -> FewBits | None:
+    def read_few(self, name: str) -> QuantizedMatrix | None:
         """A matrix in few bits; None where the file or its rule has it otherwise."""
         if name in self.places:
             return self.source.read_few_part(*self.places[name])

@@ -20,7 +20,7 @@ from weft.checkpoint.gguf.few_bits import TAKE, as_rows, empty_blocks, some_bloc
 from weft.checkpoint.gguf.header import Header, TensorInfo
 from weft.checkpoint.reading import Bytes
 from weft.core.errors import DataError
-from weft.nn.native.few_bits import FewBits
+from weft.core.quantized import QuantizedMatrix
 
 Use = Callable[[int, int, Tensor], None]
 """Takes blocks start..end of those asked for, as bytes [end - start, block_bytes]."""
@@ -63,18 +63,18 @@ class GGUFSource:
         count = info.num_blocks // info.shape[0]
         return self.blocks(info, index * count, count).view(info.shape[1:])
 
-    def read_few(self, name: str) -> FewBits | None:
+    def read_few(self, name: str) -> QuantizedMatrix | None:
         """A matrix in few bits; None where it has another type."""
         info = self.header.tensors[name]
         return self.few_bits(info, 0, info.shape[0]) if len(info.shape) == 2 else None
 
-    def read_few_part(self, name: str, index: int) -> FewBits | None:
+    def read_few_part(self, name: str, index: int) -> QuantizedMatrix | None:
         """One matrix of a stack in few bits."""
         info = self.header.tensors[name]
         rows = info.shape[1]
         return self.few_bits(info, index * rows, rows) if len(info.shape) == 3 else None
 
-    def few_bits(self, info: TensorInfo, row: int, rows: int) -> FewBits | None:
+    def few_bits(self, info: TensorInfo, row: int, rows: int) -> QuantizedMatrix | None:
         """Some rows, from `row` on."""
         take = TAKE.get(info.type.name)
         if take is None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from weft.native.packed import PackedWeight, pack
 from weft.nn.linear import Linear
-from weft.nn.native.packed import PackedWeight, pack
 from weft.nn.product import is_plain, linear, linear_part
 
 

@@ -3,7 +3,8 @@
     scores = softcap(q . k * scale) + bias[distance],  masked,  weights = softmax(scores)
 
 A row's bits depend on its query, its slot and its keys: never on how the prompt was cut, on what
-else is in the call, on shared pages or on threads. The compiled kernel (native/attention.cpp) reads
+else is in the call, on shared pages or on threads. The compiled kernel (native/csrc/attention.cpp)
+reads
 keys where they lie, in tiles of 32 slots from the left, and reads pages that sequences share once
 for all of them (cascade, Ye 2024). Without it, torch takes each query by itself. Both are within
 1e-5 of exact arithmetic, but not equal to each other. Forward only.
@@ -19,11 +20,11 @@ from torch import Tensor
 
 from weft.core.kv import DenseView, PagedView, PageLayout
 from weft.core.shapes import check_shapes
+from weft.native.library import Native, native
+from weft.native.structs import PagedStruct
 from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.masks.distance import Causal, Window
-from weft.nn.native.library import Native, native
-from weft.nn.native.structs import PagedStruct
 from weft.nn.positions.base import Bias
 
 

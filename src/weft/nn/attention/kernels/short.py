@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.nn.native.short import CompiledShort, can_compile
+from weft.native.short import CompiledShort, can_compile
 
 MOST_PAIRS = 64 * 64
 """Queries times keys of one sequence up to which storing the weights is faster."""

@@ -3,7 +3,8 @@
     panel 0: outputs 0..15     W[0..15, 0]  W[0..15, 1]  W[0..15, 2] ...     inputs one by one
     panel 1: outputs 16..31    ...                                           (16 is the library's)
 
-Kinds: f32; q8 and q4, whose words, scales and minima lie likewise (few_bits.py); the numbers of q8
+Kinds: f32; q8 and q4, whose words, scales and minima lie likewise (core/quantized.py);
+the numbers of q8
 are stored plus 128, from 0 on. A product with few bits has the bits of the product with the
 dequantised weight, unless its inputs are to be rounded. unpacked.py is the way back.
 """
@@ -20,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.nn.native.few_bits import BITS, GROUP, FewBits, Kind, dequantised, fits_half, words_of
-from weft.nn.native.library import native
-from weft.nn.native.structs import PackedStruct
+from weft.core.quantized import BITS, GROUP, Kind, QuantizedMatrix, dequantised, fits_half, words_of
+from weft.native.library import native
+from weft.native.structs import PackedStruct
 
 PLUS_128 = -0x7F7F7F80
 """Turns the highest bit of each byte of a word: -128..127 become 0..255, and back."""
@@ -93,10 +94,12 @@ def pack_blocks(quants_OI: Tensor, scales: Tensor, minima: Tensor | None = None)
     if not (fits_half(scales) and (minima is None or fits_half(minima))):
         return pack(dequantised(quants_OI, scales, minima))
     words = words_of(quants_OI, 8 if minima is None else 4)
-    return pack_rows(FewBits(words, scales.half(), None if minima is None else minima.half()))
+    return pack_rows(
+        QuantizedMatrix(words, scales.half(), None if minima is None else minima.half())
+    )
 
 
-def pack_rows(few: FewBits) -> PackedWeight:
+def pack_rows(few: QuantizedMatrix) -> PackedWeight:
     """A matrix of few bits as panels, or a stack of them as one; without a library it is f32."""
     if (library := native()) is None:
         return pack(few.numbers().flatten(0, -2))

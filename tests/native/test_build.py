@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from weft.nn.native import build, library
-from weft.nn.native.library import native
-from weft.nn.native.structs import PackedStruct
+from weft.native import build, library
+from weft.native.library import native
+from weft.native.structs import PackedStruct
 
 ANSWERS = """
 import torch
 from weft.core.kv import PagedView, PageLayout
 from weft.nn.attention.kernels.paged import paged_attention
 from weft.nn.linear import Linear, pack_model
-from weft.nn.native.library import native
+from weft.native.library import native
 
 torch.manual_seed(0)
 layer, x = Linear(6, 5), torch.randn(3, 6)

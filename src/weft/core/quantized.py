@@ -1,4 +1,4 @@
-"""`FewBits`: a matrix in 8 or 4 bits a number, row by row, as files have it -> its numbers.
+"""`QuantizedMatrix`: a matrix in 8 or 4 bits a number, row by row, as files have it -> its numbers.
 
     8 bits    scale * q               q in -128..127    GGUF's Q8_0
     4 bits    scale * q + minimum     q in 0..15        Q4_1; Q4_0 with the minimum -8 scale
@@ -22,7 +22,7 @@ GROUP = 32
 
 
 @dataclass(frozen=True, eq=False)
-class FewBits:
+class QuantizedMatrix:
     """Words [..., I bits / 32] (int32), scales and minima [..., I / 32] (half floats)."""
 
     words: Tensor

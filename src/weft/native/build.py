@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "csrc"
 SOURCES = (
     *("linear.cpp", "attention.cpp", "activation.cpp", "norm.cpp", "layer.cpp"),
     *("table.cpp", "short.cpp", "dropout.cpp", "agreement.cpp", "best.cpp", "copy.cpp"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.nn.native.test_packed import blocks
-from weft.nn.native import packed as module
-from weft.nn.native.few_bits import dequantised
-from weft.nn.native.packed import pack, pack_blocks
-from weft.nn.native.unpacked import rows_of, unpacked
+from tests.native.test_packed import blocks
+from weft.core.quantized import dequantised
+from weft.native import packed as module
+from weft.native.packed import pack, pack_blocks
+from weft.native.unpacked import rows_of, unpacked
 
 OUTPUTS = (1, 5, 31, 32, 33, 64, 77)
 

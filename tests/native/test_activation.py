@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from weft.core.errors import WeftError
-from weft.nn.native import activation
-from weft.nn.native.activation import ACTIVATIONS, activate
+from weft.native import activation
+from weft.native.activation import ACTIVATIONS, activate
 
 
 @pytest.fixture(params=["native", "torch"])

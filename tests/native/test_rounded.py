@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.nn.native.test_packed import blocks
-from weft.nn.native.best import best_of_product
-from weft.nn.native.few_bits import dequantised
-from weft.nn.native.packed import PackedWeight, pack_blocks
+from tests.native.test_packed import blocks
+from weft.core.quantized import dequantised
+from weft.native.best import best_of_product
+from weft.native.packed import PackedWeight, pack_blocks
 from weft.nn.product import linear
 
 INPUTS = 160

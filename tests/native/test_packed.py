@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from weft.core.errors import UsageError
-from weft.nn.native import packed as module
-from weft.nn.native.few_bits import dequantised
-from weft.nn.native.packed import PackedWeight, pack, pack_blocks, panels
+from weft.core.quantized import dequantised
+from weft.native import packed as module
+from weft.native.packed import PackedWeight, pack, pack_blocks, panels
 from weft.nn.product import linear
 
 

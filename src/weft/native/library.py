@@ -13,8 +13,8 @@ from collections.abc import Callable
 from ctypes import c_float, c_int64, c_void_p
 from dataclasses import dataclass
 
-from weft.nn.native.build import BuildError, library_path
-from weft.nn.native.structs import (
+from weft.native.build import BuildError, library_path
+from weft.native.structs import (
     GreedyStruct,
     LayerAtStruct,
     LayerPassStruct,

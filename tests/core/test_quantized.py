@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.nn.native.few_bits import FewBits, dequantised, fields_of, words_of
+from weft.core.quantized import QuantizedMatrix, dequantised, fields_of, words_of
 
 
 def test_a_word_holds_its_first_input_lowest() -> None:
@@ -25,7 +25,10 @@ def test_words_give_their_numbers_back(bits: int, low: int, high: int) -> None:
 def test_numbers_are_scale_times_q_plus_minimum() -> None:
     quants = torch.arange(64)[None] % 16
     scales, minima = torch.tensor([[0.5, 2.0]]).half(), torch.tensor([[-1.0, 3.0]]).half()
-    eight, four = FewBits(words_of(quants, 8), scales), FewBits(words_of(quants, 4), scales, minima)
+    eight, four = (
+        QuantizedMatrix(words_of(quants, 8), scales),
+        QuantizedMatrix(words_of(quants, 4), scales, minima),
+    )
     assert (eight.kind, four.kind, eight.inputs, four.inputs) == ("q8", "q4", 64, 64)
     each = scales.float().repeat_interleave(32, 1)
     assert eight.numbers().equal(quants * each)

@@ -1,4 +1,4 @@
-"""python -m weft.nn.native.bench: how fast the compiled kernels are here, torch beside them.
+"""python -m weft.bench.kernels: how fast the compiled kernels are here, torch beside them.
 
 Three tables: products at SmolLM2-135M's shapes, all matrices of one of its tokens, and attention
 over pages. What is compared runs in turns, and the median counts. On a machine with other work,
@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.kv import PagedView, PageLayout
+from weft.core.quantized import BITS, GROUP, Kind
+from weft.native.library import native
+from weft.native.packed import PackedWeight
 from weft.nn.attention.kernels.paged import paged_attention
-from weft.nn.native.few_bits import BITS, GROUP, Kind
-from weft.nn.native.library import native
-from weft.nn.native.packed import PackedWeight
 from weft.nn.product import linear
 
 LAYER = ((576, 960), (576, 576), (576, 3072), (1536, 576))
@@ -148,7 +148,7 @@ def bench_attention(clock: Clock) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m weft.nn.native.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m weft.bench.kernels", description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--busy", action="store_true", help="count this thread's own time")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.native.library import native
+from weft.native.short import CompiledShort, can_compile
 from weft.nn.attention.kernels.short import ShortAttention, short_attention
-from weft.nn.native.library import native
-from weft.nn.native.short import CompiledShort, can_compile
 
 needs_library = pytest.mark.skipif(native() is None, reason="no compiler here")
 

@@ -10,9 +10,9 @@ from ctypes import byref, c_int64
 import torch
 from torch import Tensor
 
-from weft.nn.native.few_bits import FewBits, Kind
-from weft.nn.native.library import native
-from weft.nn.native.packed import PLUS_128, PackedWeight
+from weft.core.quantized import Kind, QuantizedMatrix
+from weft.native.library import native
+from weft.native.packed import PLUS_128, PackedWeight
 
 
 def unpacked(packed: PackedWeight) -> Tensor:
@@ -66,4 +66,4 @@ def numbers(
     assert data is not None, "a packed weight without data"
     if scales is None:
         return data
-    return FewBits(data ^ PLUS_128 if kind == "q8" else data, scales, minima).numbers()
+    return QuantizedMatrix(data ^ PLUS_128 if kind == "q8" else data, scales, minima).numbers()

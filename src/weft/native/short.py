@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.nn.native.library import native
-from weft.nn.native.structs import ShortStruct, StridedStruct
+from weft.native.library import native
+from weft.native.structs import ShortStruct, StridedStruct
 
 VECTOR = 16
 """Head sizes that are multiples of this fill every processor's vectors."""

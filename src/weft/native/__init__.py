@@ -14,12 +14,10 @@
     build.py         sources -> a library in the cache folder
     library.py       the library and its functions; None where there is none
     structs.py       its structures
-    few_bits.py      a matrix in 8 or 4 bits, as files have it
     packed.py        a weight in the order that panels.h reads
     unpacked.py      the way back, whole or by rows
     activation.py    activations, compiled or torch's
     norm.py          norms
-    bench.py         python -m weft.nn.native.bench
 
 What a row gives never depends on the other rows of the call, on how a prompt is cut, or on the
 number of threads. Without a compiler, or with WEFT_NATIVE=0, torch does the work: nn/product.py,

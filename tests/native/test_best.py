@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from weft.native import best as module
+from weft.native.best import best_of, log_sums
+from weft.native.library import native
 from weft.nn.head import LEAST_ROWS, Head, HeadConfig
 from weft.nn.linear import pack_model
-from weft.nn.native import best as module
-from weft.nn.native.best import best_of, log_sums
-from weft.nn.native.library import native
 from weft.nn.norm import NormConfig
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.choices import pick
-from weft.nn.native.library import Native, native
+from weft.native.library import Native, native
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,

@@ -11,8 +11,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from weft.nn.native.library import Native
-from weft.nn.native.structs import NormStruct
+from weft.native.library import Native
+from weft.native.structs import NormStruct
 
 
 def norm_struct(

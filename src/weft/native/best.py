@@ -14,8 +14,8 @@ from ctypes import c_int64
 import torch
 from torch import Tensor
 
-from weft.nn.native.library import Native, native
-from weft.nn.native.packed import PackedWeight
+from weft.native.library import Native, native
+from weft.native.packed import PackedWeight
 
 
 def log_sums(logits_NV: Tensor) -> Tensor:
