@@ -16,11 +16,11 @@ import torch
 from tests.engine.asking import beam_search
 from weft.checkpoint.fairseq import load_tokenizer
 from weft.checkpoint.fairseq_files import FairseqFolder, open_fairseq
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.fairseq import FAMILY
-from weft.checkpoint.families.written import written
 from weft.checkpoint.formats import find_format
-from weft.checkpoint.tensors import build_from
+from weft.checkpoint.tensor_source import build_from_source
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.models.encoder_decoder import EncoderDecoder
@@ -54,8 +54,8 @@ def write_folder(
 
 
 def build(found: FairseqFolder, folder: Path) -> EncoderDecoder:
-    config = FAMILY.read_config(Given(found.values, folder))
-    model = build_from(config, FAMILY.rules(config), found.source, FAMILY.ignored)
+    config = FAMILY.read_config(HFConfig(found.values, folder))
+    model = build_from_source(config, FAMILY.rules(config), found.source, FAMILY.ignored)
     assert isinstance(model, EncoderDecoder)
     return model
 
@@ -117,10 +117,10 @@ def test_a_pair_outside_the_dictionary_reads_as_the_unknown_word(tmp_path: Path)
 def test_how_it_is_used_and_that_it_is_only_read(tmp_path: Path) -> None:
     write_folder(tmp_path, oracle.arguments())
     found = open_fairseq(tmp_path)
-    use = FAMILY.read_use(Given(found.values, tmp_path))
+    use = FAMILY.read_generation(HFConfig(found.values, tmp_path))
     assert (use.start, use.ends, use.banned) == (2, (2,), (1,))
     with pytest.raises(UsageError, match="the fairseq family is only read"):
-        written(FAMILY, build(found, tmp_path).config)
+        export_config(FAMILY, build(found, tmp_path).config)
     assert find_format(tmp_path) == "fairseq" and find_format(tmp_path / "dict.xx.txt") is None
     (tmp_path / "checkpoint_best.pt").rename(tmp_path / "model.pt")
     assert find_format(tmp_path) == "fairseq"
@@ -161,7 +161,7 @@ def test_dictionaries_of_equal_size_are_told_apart_by_the_languages(tmp_path: Pa
 def test_other_models_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     values = {**vars(oracle.arguments(**changes)), "source_vocab_size": 9, "target_vocab_size": 9}
     with pytest.raises(DataError, match=message):
-        FAMILY.read_config(Given(values, tmp_path))
+        FAMILY.read_config(HFConfig(values, tmp_path))
 
 
 @pytest.mark.parametrize(

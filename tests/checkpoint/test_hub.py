@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from weft.checkpoint import hub
-from weft.checkpoint.hub import place_of, pull, resolve
-from weft.checkpoint.packages import PACKAGES, Package
+from weft.checkpoint.hub import pull, pulled_folder, resolve
+from weft.checkpoint.packages import CATALOG, CatalogEntry
 from weft.core.errors import DataError, UsageError
 
 CONTENT = b'{"weft": 1}\n'
@@ -37,17 +37,17 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def package(digest: str = DIGEST, wheel: str = "weft-test-weights==1.0") -> Package:
+def package(digest: str = DIGEST, wheel: str = "weft-test-weights==1.0") -> CatalogEntry:
     files = {"inner/config.json": ("weights/config.json", digest)}
-    return Package("a test", "none", wheel, files)
+    return CatalogEntry("a test", "none", wheel, files)
 
 
 def test_a_package_is_unpacked_checked_and_found_by_its_name(
     said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PACKAGES, "tiny", package())
+    monkeypatch.setitem(CATALOG, "tiny", package())
     path = pull("tiny", said.append)
-    assert path == resolve("tiny") == place_of("tiny")
+    assert path == resolve("tiny") == pulled_folder("tiny")
     assert (path / "inner/config.json").read_bytes() == CONTENT
     assert [entry.name for entry in path.parent.iterdir()] == ["tiny"], "nothing else is left"
     assert "weft-test-weights==1.0" in " ".join(said) and "SHA-256" in " ".join(said)
@@ -58,14 +58,14 @@ def test_a_package_is_unpacked_checked_and_found_by_its_name(
 def test_a_folder_that_an_older_version_pulled_is_brought_again(
     said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PACKAGES, "tiny", package())
+    monkeypatch.setitem(CATALOG, "tiny", package())
     (pull("tiny", said.append) / "old").touch()
-    monkeypatch.setitem(PACKAGES, "tiny", replace(package(), told={"lowercase": True}))
+    monkeypatch.setitem(CATALOG, "tiny", replace(package(), told={"lowercase": True}))
     path = pull("tiny", said.append)
     assert "tiny is there without weft.json: it is brought again" in said
     assert (path / "weft.json").read_text() == '{"lowercase": true}\n'
     assert (path / "inner/config.json").is_file() and not (path / "old").exists()
-    monkeypatch.setitem(PACKAGES, "tiny", replace(package("0" * 64), told={"lowercase": True}))
+    monkeypatch.setitem(CATALOG, "tiny", replace(package("0" * 64), told={"lowercase": True}))
     (path / "weft.json").unlink()
     with pytest.raises(DataError, match="has SHA-256"):
         pull("tiny", said.append)
@@ -75,17 +75,17 @@ def test_a_folder_that_an_older_version_pulled_is_brought_again(
 def test_a_changed_file_is_refused_and_nothing_is_kept(
     said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PACKAGES, "tiny", package("0" * 64))
+    monkeypatch.setitem(CATALOG, "tiny", package("0" * 64))
     with pytest.raises(DataError, match=f"has SHA-256 {DIGEST} but 000"):
         pull("tiny", said.append)
-    assert not list(place_of("tiny").parent.iterdir())
+    assert not list(pulled_folder("tiny").parent.iterdir())
     assert resolve("tiny") == Path("tiny")
 
 
 def test_a_package_that_cannot_be_had_is_said(
     said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PACKAGES, "tiny", package(wheel="weft-no-such-package==1.0"))
+    monkeypatch.setitem(CATALOG, "tiny", package(wheel="weft-no-such-package==1.0"))
     with pytest.raises(DataError, match="pip could not download weft-no-such-package==1.0"):
         pull("tiny", said.append)
 
@@ -97,7 +97,7 @@ def test_without_a_connection_a_repository_is_one_clear_sentence(
     with pytest.raises(DataError, match="cannot be downloaded from the Hugging Face hub") as caught:
         pull("some-one/some-model", said.append)
     assert "\n" not in str(caught.value) and "smollm2" in str(caught.value)
-    assert not list(place_of("x").parent.iterdir())
+    assert not list(pulled_folder("x").parent.iterdir())
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b/c", "a b", "/etc"])

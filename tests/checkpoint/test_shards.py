@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import weft
 from weft.checkpoint.convert import convert
-from weft.checkpoint.safetensors import INDEX, ONE, open_safetensors
+from weft.checkpoint.safetensors_files import INDEX, ONE, open_safetensors
 from weft.checkpoint.shards import parse_size, plan_shards, save_shards
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError

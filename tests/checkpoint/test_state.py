@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.engine.tiny import tiny
-from weft.checkpoint.native import copy_state, load_folder, save_folder, unique_state
-from weft.checkpoint.rules import same
 from weft.checkpoint.state import owners, split_state
+from weft.checkpoint.weft_folder import copy_state, load_folder, save_folder, unique_state
+from weft.checkpoint.weight_rules import same
 from weft.nn.hollow import is_hollow
 from weft.nn.linear import pack_model
 

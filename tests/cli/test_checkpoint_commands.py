@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import weft
 from tests.engine.tiny import tiny_folder
-from weft.checkpoint.native import TEMPLATE
+from weft.checkpoint.weft_folder import TEMPLATE
 from weft.cli.app import main
 
 TURNS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:"

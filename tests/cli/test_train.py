@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.checkpoint.native import load_folder
+from weft.checkpoint.weft_folder import load_folder
 from weft.cli.app import main, spread
 
 from ..training.material import write_pairs

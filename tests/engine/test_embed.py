@@ -19,9 +19,9 @@ from .tiny import LINES, tiny
 
 def loaded(pooling: str = "mean", max_tokens: int | None = None) -> LoadedModel:
     checkpoint = tiny("encoder")
-    use = replace(checkpoint.use, pooling=pooling, max_tokens=max_tokens)
+    use = replace(checkpoint.generation_config, pooling=pooling, max_tokens=max_tokens)
     tokenizer = checkpoint.tokenizer.limited(max_tokens)
-    return LoadedModel(replace(checkpoint, use=use, tokenizer=tokenizer))
+    return LoadedModel(replace(checkpoint, generation_config=use, tokenizer=tokenizer))
 
 
 def vectors(model: LoadedModel, text: str) -> Tensor:

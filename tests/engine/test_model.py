@@ -9,7 +9,7 @@ from safetensors.torch import save
 from tests.engine import plain
 from tests.engine.asking import generate
 from tests.engine.tiny import LINES, pieces, tiny, tiny_folder
-from weft.checkpoint.native import CONFIG
+from weft.checkpoint.weft_folder import CONFIG
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.engine.load import load

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from weft.checkpoint.native import Checkpoint, save_folder
+from weft.checkpoint.weft_folder import Checkpoint, save_folder
 from weft.engine.stops import TextStream
 from weft.models.build import build_model
 from weft.models.config import ModelConfig

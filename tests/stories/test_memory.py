@@ -22,7 +22,7 @@ import pytest
 
 from tests.stories.test_loading import kilobytes
 from weft.checkpoint.convert import convert
-from weft.checkpoint.native import Checkpoint, save_folder
+from weft.checkpoint.weft_folder import Checkpoint, save_folder
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 

@@ -56,13 +56,13 @@ def test_smollm2_writes_the_same_64_tokens_on_20_prompts(smollm2, their_smollm2)
     """Theirs would write what we wrote if at each place, after the same tokens, it finds the same
     next one: one pass for 64 tokens. That it does write so is tried with two prompts."""
     prompts = [smollm2.prompt_ids(prompt) for prompt in PROMPTS]
-    written = generate(smollm2.model, prompts, 64, end_id=None)
-    for prompt, ids, ours in zip(PROMPTS, prompts, written, strict=True):
+    export_config = generate(smollm2.model, prompts, 64, end_id=None)
+    for prompt, ids, ours in zip(PROMPTS, prompts, export_config, strict=True):
         with torch.no_grad():
             logits_TV = their_smollm2(torch.tensor([[*ids, *ours[:-1]]])).logits[0]
         assert logits_TV[len(ids) - 1 :].argmax(-1).tolist() == ours, prompt
         assert len(ours) == 64
-    for ids, ours in zip(prompts[:2], written, strict=False):
+    for ids, ours in zip(prompts[:2], export_config, strict=False):
         theirs = their_smollm2.generate(
             torch.tensor([ids]), max_new_tokens=64, do_sample=False, pad_token_id=0
         )

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from weft.checkpoint.native import load_folder
+from weft.checkpoint.weft_folder import load_folder
 from weft.core.errors import UsageError
 from weft.training import resume
 from weft.training.loop import NotANumberError, Progress

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from weft.checkpoint.formats import load_checkpoint
-from weft.checkpoint.native import save_folder
 from weft.checkpoint.shards import MAX_BYTES, parse_size
+from weft.checkpoint.weft_folder import save_folder
 from weft.core.errors import UsageError
 
 
@@ -33,9 +33,9 @@ def convert(
         save_folder(out, checkpoint)
         return "weft"
     if to == "hf":
-        from weft.checkpoint.huggingface import save_foreign
+        from weft.checkpoint.huggingface import save_hf
 
-        return save_foreign(checkpoint, out, family, max_bytes)
+        return save_hf(checkpoint, out, family, max_bytes)
     from weft.checkpoint.gguf.model import save_gguf
 
     return save_gguf(checkpoint, out, family, dtype or "f32")

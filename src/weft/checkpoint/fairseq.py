@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from weft.checkpoint.fairseq_files import FairseqFolder, open_fairseq
-from weft.checkpoint.huggingface import TASKS, Foreign, build_foreign, open_foreign
-from weft.checkpoint.native import Checkpoint
+from weft.checkpoint.huggingface import TASKS, HFCheckpoint, build_hf, open_hf
+from weft.checkpoint.weft_folder import Checkpoint
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 
@@ -17,16 +17,16 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
     folder = open_fairseq(path)
     foreign = open_model(folder, path)
     return Checkpoint(
-        model=build_foreign(foreign, device, dtype),
+        model=build_hf(foreign, device, dtype),
         tokenizer=both_sides(folder),
         task=TASKS[foreign.config.kind],
-        use=foreign.use,
+        generation_config=foreign.generation_config,
         family=foreign.family.name,
     )
 
 
-def open_model(folder: FairseqFolder, path: Path) -> Foreign:
-    return open_foreign(folder.values, folder.values, path, folder.source)
+def open_model(folder: FairseqFolder, path: Path) -> HFCheckpoint:
+    return open_hf(folder.values, folder.values, path, folder.source)
 
 
 def describe_model(path: Path) -> tuple[str, ModelConfig]:

@@ -26,9 +26,9 @@ from weft.checkpoint.fairseq_text import (
     target_tokenizer,
 )
 from weft.checkpoint.families.fairseq import UNKNOWN
-from weft.checkpoint.packages import TOLD
+from weft.checkpoint.packages import METADATA_FILE
 from weft.checkpoint.pickles import read_pickle
-from weft.checkpoint.tensors import InMemory
+from weft.checkpoint.tensor_source import InMemorySource
 from weft.core.config import Config, read_settings
 from weft.core.errors import DataError
 from weft.text.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ CODES = ("bpe.code", "bpe.codes", "bpecodes", "codes")
 SOURCE, TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 
 
-class Told(Config):
+class FairseqOptions(Config):
     """weft.json: what neither checkpoint nor dictionaries say."""
 
     lowercase: bool | None = None
@@ -51,14 +51,14 @@ class FairseqFolder:
 
     values: dict[str, Any]
     """Settings of the model, with model_type and the sizes of both vocabularies."""
-    source: InMemory
+    source: InMemorySource
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
 
 def open_fairseq(path: Path) -> FairseqFolder:
     """The whole folder; weights stay in the file until a model is built."""
-    file, told = first_of(path, WEIGHTS), read_told(path)
+    file, told = first_of(path, WEIGHTS), read_options(path)
     settings, tensors = read_checkpoint(file)
     found = {name: read_dictionary(p) for name, p in dictionaries(path).items()}
     source, target = choose_sides(found, settings, tensors, path)
@@ -73,12 +73,16 @@ def open_fairseq(path: Path) -> FairseqFolder:
         "source_vocab_size": reader.vocab_size,
         "target_vocab_size": len(target),
     }
-    return FairseqFolder(values, InMemory(tensors, file), reader, writer)
+    return FairseqFolder(values, InMemorySource(tensors, file), reader, writer)
 
 
-def read_told(path: Path) -> Told:
-    file = path / TOLD
-    return Told.from_dict(read_settings(file), str(file)) if file.is_file() else Told()
+def read_options(path: Path) -> FairseqOptions:
+    file = path / METADATA_FILE
+    return (
+        FairseqOptions.from_dict(read_settings(file), str(file))
+        if file.is_file()
+        else FairseqOptions()
+    )
 
 
 def first_of(path: Path, names: tuple[str, ...]) -> Path:
@@ -117,14 +121,20 @@ def choose_sides(
 ) -> tuple[list[str], list[str]]:
     """The dictionaries of source and target."""
     sizes = tensors[SOURCE].shape[0], tensors[TARGET].shape[0]
-    fitting = [
+    with_current_names = [
         (source, target)
         for source in found
         for target in found
         if (len(found[source]), len(found[target])) == sizes and (source != target)
     ]
     told = (settings.get("source_lang"), settings.get("target_lang"))
-    pair = told if told in fitting else fitting[0] if len(fitting) == 1 else None
+    pair = (
+        told
+        if told in with_current_names
+        else with_current_names[0]
+        if len(with_current_names) == 1
+        else None
+    )
     if pair is None:
         counts = ", ".join(f"{name} {len(pieces)}" for name, pieces in found.items())
         raise DataError(

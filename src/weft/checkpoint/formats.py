@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from weft.checkpoint.hub import resolve
-from weft.checkpoint.native import CONFIG, Checkpoint
+from weft.checkpoint.weft_folder import CONFIG, Checkpoint
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
@@ -54,7 +54,7 @@ def is_fairseq(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Format:
+class CheckpointFormat:
     """One entry of FORMATS."""
 
     is_it: Callable[[Path], bool]
@@ -65,16 +65,16 @@ class Format:
 
 
 FORMATS = {
-    "native": Format(is_native, "weft.checkpoint.native"),
-    "huggingface": Format(is_huggingface, "weft.checkpoint.huggingface"),
-    "gguf": Format(is_gguf, "weft.checkpoint.gguf.model"),
-    "fairseq": Format(is_fairseq, "weft.checkpoint.fairseq"),
+    "native": CheckpointFormat(is_native, "weft.checkpoint.weft_folder"),
+    "huggingface": CheckpointFormat(is_huggingface, "weft.checkpoint.huggingface"),
+    "gguf": CheckpointFormat(is_gguf, "weft.checkpoint.gguf.model"),
+    "fairseq": CheckpointFormat(is_fairseq, "weft.checkpoint.fairseq"),
 }
 """In the order in which a path is asked for them."""
 
 
 @dataclass(frozen=True)
-class Description:
+class CheckpointDescription:
     """What a model is, from its headers."""
 
     format: str
@@ -113,12 +113,12 @@ def load_checkpoint(
     return loaded
 
 
-def describe(model: str | Path) -> Description:
+def describe(model: str | Path) -> CheckpointDescription:
     """What a model is, without reading its weights."""
     path = resolve(model)
     name = format_of(path)
     family, config = FORMATS[name].describe_model(path)
-    return Description(name, family, config)
+    return CheckpointDescription(name, family, config)
 
 
 def load_tokenizer(model: str | Path) -> Tokenizer:

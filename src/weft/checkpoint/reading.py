@@ -16,7 +16,7 @@ from torch import Tensor
 from weft.core.errors import DataError
 
 
-class Bytes:
+class FileReader:
     """A file that is open for reading until this goes."""
 
     def __init__(self, path: Path) -> None:

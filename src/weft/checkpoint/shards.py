@@ -17,7 +17,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from weft.checkpoint.safetensors import INDEX, ONE
+from weft.checkpoint.safetensors_files import INDEX, ONE
 from weft.core.errors import UsageError
 
 MAX_BYTES = 5 * 10**9

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from weft.checkpoint.rules import Rule
+from weft.checkpoint.weight_rules import WeightRule
 from weft.nn.hollow import is_hollow
 from weft.nn.packable import Packable
 
@@ -39,11 +39,11 @@ def numbers(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
     return layer.whole(last).detach()
 
 
-def split_state(model: nn.Module, rules: Sequence[Rule]) -> dict[str, Tensor]:
+def split_state(model: nn.Module, rules: Sequence[WeightRule]) -> dict[str, Tensor]:
     """The model's weights under their names: the way back."""
     state = unique_state(model)
     return {
         name: part.detach().cpu().contiguous()
         for rule in rules
-        for name, part in zip(rule.theirs, rule.split(state[rule.ours]), strict=True)
+        for name, part in zip(rule.file_names, rule.split(state[rule.target_name]), strict=True)
     }

@@ -106,7 +106,7 @@ def train_dates(out: Path, seed: int, steps: int | None) -> None:
 
 def learn(recipe: Recipe, files: Files, out: Path) -> None:
     """Train, or go on; asked to stop, leave with the signal's exit code."""
-    from weft.checkpoint.native import SCORES
+    from weft.checkpoint.weft_folder import SCORES
     from weft.cli.watching import watch_training
     from weft.core.device import choose_device
     from weft.training.run import run_training

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def greedy_scorer(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Translate:
     """A function that translates the sources greedily and scores the result."""
-    from weft.checkpoint.native import Checkpoint
+    from weft.checkpoint.weft_folder import Checkpoint
     from weft.engine.model import LoadedModel
     from weft.text.scores import score
 

@@ -21,7 +21,7 @@ from typing import Literal, Unpack, overload
 import torch
 from torch import Tensor
 
-from weft.checkpoint.native import Checkpoint
+from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.errors import UsageError
 from weft.engine.answers import (
     NOTHING,
@@ -52,7 +52,11 @@ class LoadedModel:
     def __init__(self, checkpoint: Checkpoint, engine: EngineConfig | None = None) -> None:
         self.engine_config = engine or EngineConfig()
         self.model, self.tokenizer = checkpoint.model.eval(), checkpoint.tokenizer
-        self.task, self.scores, self.use = checkpoint.task, checkpoint.scores, checkpoint.use
+        self.task, self.scores, self.generation_config = (
+            checkpoint.task,
+            checkpoint.scores,
+            checkpoint.generation_config,
+        )
         self.checkpoint, self.requests = checkpoint, Requests(checkpoint, self.engine_config)
 
     @property
@@ -227,7 +231,7 @@ class LoadedModel:
     def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Tensor:
         """One vector of length 1 a text, vectors_BD, in order; see embed.py."""
         refuse_one_text(texts)
-        pooling = self.use.pooling
+        pooling = self.generation_config.pooling
         return embed_texts(self.desk, self.tokenizer, texts, pooling, progress or ignore)
 
     def loss(self, texts: Sequence[str], progress: Progress | None = None) -> TextLoss:

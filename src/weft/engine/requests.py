@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from weft.checkpoint.native import Checkpoint
+from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.errors import UsageError
 from weft.engine.beam import BeamConfig
 from weft.engine.options import Options
@@ -35,14 +35,17 @@ class Requests:
 
     def __init__(self, checkpoint: Checkpoint, engine: EngineConfig) -> None:
         self.config, self.tokenizer = checkpoint.model.config, checkpoint.tokenizer
-        self.use, self.template_source = checkpoint.use, checkpoint.chat_template
+        self.generation_config, self.template_source = (
+            checkpoint.generation_config,
+            checkpoint.chat_template,
+        )
         self.limits = engine.scheduler(self.config.max_len)
 
     @property
     def ends(self) -> frozenset[int]:
         """Ids that end what a decoder writes."""
         end = self.tokenizer.end_id
-        return frozenset(self.use.ends or ([] if end is None else [end]))
+        return frozenset(self.generation_config.ends or ([] if end is None else [end]))
 
     def prompt_ids(self, prompt: str, parse_special: bool = False) -> list[int]:
         """What a decoder reads of a prompt: its begin token and the text, never cut, as a prompt
@@ -79,7 +82,9 @@ class Requests:
         self, source: Sequence[int], max_tokens: int | None, search: BeamConfig
     ) -> Writing:
         """The request that searches for the translation of one source."""
-        rules = replace(search, first=self.use.first, banned=tuple(self.use.banned))
+        rules = replace(
+            search, first=self.generation_config.first, banned=tuple(self.generation_config.banned)
+        )
         limit = self.limit_of(source, max_tokens)
         ends = frozenset([self.target_end])
         return self.checked(
@@ -88,9 +93,9 @@ class Requests:
 
     def drawn(self, source: Sequence[int], options: Options) -> Writing:
         """The request that draws translations of one source."""
-        first = () if self.use.first is None else (self.use.first,)
+        first = () if self.generation_config.first is None else (self.generation_config.first,)
         limit = self.limit_of(source, options.max_tokens)
-        banned = (*options.sampling.banned, *self.use.banned)
+        banned = (*options.sampling.banned, *self.generation_config.banned)
         sampling = options.sampling.model_copy(update={"banned": banned})
         ends = frozenset([self.target_end])
         prompt = (self.target_begin, *first)
@@ -113,12 +118,16 @@ class Requests:
     @property
     def target_begin(self) -> int:
         """The id that a translation begins with."""
-        start = self.use.start
+        start = self.generation_config.start
         return self.tokenizer.target.id_of("begin") if start is None else start
 
     @property
     def target_end(self) -> int:
-        return self.use.ends[0] if self.use.ends else self.tokenizer.target.id_of("end")
+        return (
+            self.generation_config.ends[0]
+            if self.generation_config.ends
+            else self.tokenizer.target.id_of("end")
+        )
 
     def limit_of(self, source: Sequence[int], max_tokens: int | None) -> int:
         return default_limit(source, self.config.max_len) if max_tokens is None else max_tokens

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.native import unique_state
+from weft.checkpoint.weft_folder import unique_state
 from weft.core.errors import WeftError
 from weft.models.build import Model
 from weft.training.data.base import Data

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.native import SCORES, Checkpoint, copy_state, save_folder, write_json
+from weft.checkpoint.weft_folder import SCORES, Checkpoint, copy_state, save_folder, write_json
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.build import Model, build_model

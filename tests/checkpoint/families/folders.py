@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tests.engine.asking import beam_search
-from weft.checkpoint.families.base import Family, Given, Use
-from weft.checkpoint.families.written import written
+from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig
+from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.state import split_state
-from weft.checkpoint.tensors import InMemory, build_from
+from weft.checkpoint.tensor_source import InMemorySource, build_from_source
 from weft.core.batch import ForwardBatch
 from weft.models.build import Model
 
@@ -30,7 +30,7 @@ class Imported:
     """Our model, and how its settings say it is used."""
 
     model: Model
-    use: Use
+    generation_config: GenerationConfig
 
 
 def save(original: PreTrainedModel, folder: Path) -> dict[str, Any]:
@@ -45,21 +45,21 @@ def load(family: Family, folder: Path) -> Imported:
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     beside = folder / "generation_config.json"
     told = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-    config = family.read_config(Given(values, folder))
+    config = family.read_config(HFConfig(values, folder))
     rules = family.rules(config)
     tensors = load_file(folder / "model.safetensors")
-    names = [name for rule in rules for name in rule.theirs]
+    names = [name for rule in rules for name in rule.file_names]
     assert len(names) == len(set(names))
     left = tensors.keys() - set(names)
     assert not [n for n in left if not any(re.fullmatch(p, n) for p in family.ignored)], left
-    model = build_from(config, rules, InMemory(tensors, folder), family.ignored)
-    return Imported(model, family.read_use(Given({**values, **told}, folder)))
+    model = build_from_source(config, rules, InMemorySource(tensors, folder), family.ignored)
+    return Imported(model, family.read_generation(HFConfig({**values, **told}, folder)))
 
 
 def write(family: Family, model: Model, folder: Path, like: PreTrainedModel) -> PreTrainedModel:
     """What our model is after export, as the library loads it: nothing missing, nothing over."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(written(family, model.config)))
+    (folder / "config.json").write_text(json.dumps(export_config(family, model.config)))
     state = split_state(model, family.rules(model.config))
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     fresh, report = type(like).from_pretrained(
@@ -111,7 +111,7 @@ def assert_same_beams(found: Imported, original: PreTrainedModel, pad: int, **to
     """The best of 4 beams for sources of several lengths. Both divide by length ** 1 with the end
     counted, and stop a sentence once 4 are found (early_stopping=True). At the limit they differ:
     ours may only end, theirs breaks off. So each result must have ended before."""
-    assert found.use.start is not None
+    assert found.generation_config.start is not None
     limit, generator = 40, torch.Generator().manual_seed(5)
     vocab = found.model.config.source_vocab_size or found.model.config.vocab_size
     lengths_B = torch.tensor([12, 7, 3, 9, 1, 5])
@@ -129,12 +129,12 @@ def assert_same_beams(found: Imported, original: PreTrainedModel, pad: int, **to
             **told,
         )
     sources = [row[:n].tolist() for row, n in zip(source_BS, lengths_B.tolist(), strict=True)]
-    (end,), prompts = found.use.ends, [[found.use.start]] * len(sources)
-    rule = {"first": found.use.first, "banned": found.use.banned}
+    (end,), prompts = found.generation_config.ends, [[found.generation_config.start]] * len(sources)
+    rule = {"first": found.generation_config.first, "banned": found.generation_config.banned}
     hypotheses = beam_search(found.model, prompts, limit, end, 4, 1.0, sources, **rule)
     lengths = set()
     for (best, *_), row in zip(hypotheses, expected.tolist(), strict=True):
-        assert row[0] == found.use.start
+        assert row[0] == found.generation_config.start
         assert end in row[1:], "theirs broke off: raise the limit"
         assert best.ids == row[1 : row.index(end, 1)]
         lengths.add(len(best.ids))

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from weft.checkpoint.families.base import Family, Given
-from weft.checkpoint.families.written import different, written
-from weft.checkpoint.rules import their_names
+from weft.checkpoint.families.base import Family, HFConfig
+from weft.checkpoint.families.export_check import config_differences, export_config
 from weft.checkpoint.state import split_state
-from weft.checkpoint.tensors import InMemory, build_from
+from weft.checkpoint.tensor_source import InMemorySource, build_from_source
+from weft.checkpoint.weight_rules import names_in_file
 from weft.core.batch import ForwardBatch
 from weft.models.build import Model
 from weft.models.config import ModelConfig
@@ -34,9 +34,9 @@ def shake(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
 
 def imported(family: Family, original: PreTrainedModel) -> Model:
     """Our model with the weights and settings of theirs."""
-    config = family.read_config(Given(original.config.to_dict(), PLACE))
-    source = InMemory(saved_state(original), PLACE)
-    return build_from(config, family.rules(config), source, family.ignored)
+    config = family.read_config(HFConfig(original.config.to_dict(), PLACE))
+    source = InMemorySource(saved_state(original), PLACE)
+    return build_from_source(config, family.rules(config), source, family.ignored)
 
 
 def saved_state(original: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -47,7 +47,7 @@ def saved_state(original: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 def exported(family: Family, model: Model, like: PreTrainedModel) -> PreTrainedModel:
     """A fresh `transformers` model with what we wrote, loaded by its own strict rules."""
-    values: dict[str, Any] = written(family, model.config)
+    values: dict[str, Any] = export_config(family, model.config)
     config = type(like.config)(**values, attn_implementation="eager")
     fresh = type(like)(config)
     state = split_state(model, family.rules(model.config))
@@ -60,9 +60,9 @@ def exported(family: Family, model: Model, like: PreTrainedModel) -> PreTrainedM
 
 
 def assert_every_tensor_is_used_once(family: Family, model: Model, like: PreTrainedModel) -> None:
-    names = [name for rule in family.rules(model.config) for name in rule.theirs]
+    names = [name for rule in family.rules(model.config) for name in rule.file_names]
     assert len(names) == len(set(names))
-    assert their_names(family.rules(model.config)) == saved_state(like).keys()
+    assert names_in_file(family.rules(model.config)) == saved_state(like).keys()
 
 
 def both_ways(
@@ -73,11 +73,11 @@ def both_ways(
     original.save_pretrained(folder / "theirs")
     values = json.loads((folder / "theirs" / "config.json").read_text(encoding="utf-8"))
     state = load_file(folder / "theirs" / "model.safetensors")
-    config = family.read_config(Given(values, PLACE))
+    config = family.read_config(HFConfig(values, PLACE))
     rules = family.rules(config)
-    names = [name for rule in rules for name in rule.theirs]
+    names = [name for rule in rules for name in rule.file_names]
     assert sorted(names) == sorted(state)
-    model = build_from(config, rules, InMemory(state, PLACE), family.ignored)
+    model = build_from_source(config, rules, InMemorySource(state, PLACE), family.ignored)
     again = loaded_by_them(family, model, original, folder / "ours")
     vocab_size = original.config.vocab_size
     ids_BT = torch.randint(0, vocab_size, (2, length), generator=torch.Generator().manual_seed(1))
@@ -94,7 +94,7 @@ def loaded_by_them(
 ) -> PreTrainedModel:
     """What `from_pretrained` makes of the files that we write: nothing missing, nothing left."""
     folder.mkdir()
-    values = written(family, model.config)
+    values = export_config(family, model.config)
     (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
     state = split_state(model, family.rules(model.config))
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
@@ -109,7 +109,7 @@ def assert_both_spellings_are_read_alike(
     family: Family, values: dict[str, Any], theirs: type[PreTrainedConfig]
 ) -> ModelConfig:
     """A config.json as it is on the hub, and the same as `transformers` writes it today."""
-    old = family.read_config(Given(values, PLACE))
-    new = family.read_config(Given(theirs.from_dict(values).to_dict(), PLACE))
-    assert not different(old, new)
+    old = family.read_config(HFConfig(values, PLACE))
+    new = family.read_config(HFConfig(theirs.from_dict(values).to_dict(), PLACE))
+    assert not config_differences(old, new)
     return old

@@ -10,8 +10,8 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, BartModel
 
 from weft.checkpoint.families.bart import FAMILY
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.families.written import written
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.export_check import export_config
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 
@@ -72,24 +72,28 @@ def test_beam_search_finds_what_transformers_finds(tmp_path: Path) -> None:
     original.generation_config.forced_bos_token_id = 7
     save(original, tmp_path)
     found = load(FAMILY, tmp_path)
-    assert (found.use.start, found.use.ends, found.use.first) == (2, (2,), 7)
+    assert (
+        found.generation_config.start,
+        found.generation_config.ends,
+        found.generation_config.first,
+    ) == (2, (2,), 7)
     assert_same_beams(found, original, pad=1)
 
 
 def test_sides_of_different_width_are_refused() -> None:
-    given = Given({**SIZES, "decoder_ffn_dim": 64}, PLACE)
+    given = HFConfig({**SIZES, "decoder_ffn_dim": 64}, PLACE)
     with pytest.raises(DataError, match="encoder_ffn_dim is 56 and decoder_ffn_dim is 64"):
         FAMILY.read_config(given)
 
 
 def test_a_classifier_is_refused_by_its_name() -> None:
-    given = Given({**SIZES, "architectures": ["BartForSequenceClassification"]}, PLACE)
+    given = HFConfig({**SIZES, "architectures": ["BartForSequenceClassification"]}, PLACE)
     with pytest.raises(DataError, match="Weft reads BartModel and BartForConditionalGeneration"):
         FAMILY.read_config(given)
 
 
 def test_norm_before_is_refused() -> None:
     with pytest.raises(DataError, match="normalize_before is True: Weft computes False only"):
-        FAMILY.read_config(Given({**SIZES, "normalize_before": True}, PLACE))
+        FAMILY.read_config(HFConfig({**SIZES, "normalize_before": True}, PLACE))
     with pytest.raises(UsageError, match="this model is not a bart"):
-        written(FAMILY, ModelConfig(position={"kind": "learned", "offset": 2}))
+        export_config(FAMILY, ModelConfig(position={"kind": "learned", "offset": 2}))

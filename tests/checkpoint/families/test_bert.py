@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.bert import FAMILY
-from weft.checkpoint.families.written import written
-from weft.checkpoint.huggingface import build_foreign, open_folder
+from weft.checkpoint.families.export_check import export_config
+from weft.checkpoint.huggingface import build_hf, open_folder
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.models.build import build_model
@@ -71,7 +71,7 @@ def test_vectors_and_pooler_are_the_same_after_import_and_after_export(
             vectors = expected.last_hidden_state[is_real_BT]
             torch.testing.assert_close(got_BTD, vectors, atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(pooled_BD, expected.pooler_output, atol=1e-4, rtol=1e-4)
-    assert found.use.pooling == "mean"
+    assert found.generation_config.pooling == "mean"
 
 
 @pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
@@ -101,9 +101,9 @@ def test_a_file_of_the_first_training_gives_its_masked_words(tmp_path: Path) -> 
 
 
 def test_an_encoder_without_a_pooler_is_read_back_without_one() -> None:
-    config = FAMILY.read_config(Given({**SIZES, "add_pooling_layer": False}, PLACE))
+    config = FAMILY.read_config(HFConfig({**SIZES, "add_pooling_layer": False}, PLACE))
     assert not config.pooler
-    assert written(FAMILY, config)["add_pooling_layer"] is False
+    assert export_config(FAMILY, config)["add_pooling_layer"] is False
     with pytest.raises(UsageError, match="this encoder has no pooler"):
         encoder(build_model(config)).pooled(ForwardBatch(torch.zeros(1, 2, dtype=torch.long)))
 
@@ -120,14 +120,14 @@ def test_an_encoder_without_a_pooler_is_read_back_without_one() -> None:
 )
 def test_what_is_no_plain_bert_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        FAMILY.read_config(Given({**SIZES, **values}, PLACE))
+        FAMILY.read_config(HFConfig({**SIZES, **values}, PLACE))
 
 
 def test_only_an_encoder_has_a_pooler() -> None:
     with pytest.raises(ConfigError, match="pooler is True but kind is decoder"):
         ModelConfig(kind="decoder", pooler=True)
     with pytest.raises(UsageError, match="this model is not a bert"):
-        written(FAMILY, ModelConfig(kind="encoder"))
+        export_config(FAMILY, ModelConfig(kind="encoder"))
 
 
 def test_a_file_of_earlier_days_names_its_norms_otherwise(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_file_of_earlier_days_names_its_norms_otherwise(tmp_path: Path) -> Non
         tensors = {n.replace(new, old): t for n, t in tensors.items()}
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     opened = open_folder(tmp_path)
-    model, (batch, given) = encoder(build_foreign(opened, "cpu", torch.float32)), texts()
+    model, (batch, given) = encoder(build_hf(opened, "cpu", torch.float32)), texts()
     is_real_BT = given["attention_mask"].bool()
     with torch.no_grad():
         expected = original(**given).logits[is_real_BT]
@@ -147,4 +147,4 @@ def test_a_file_of_earlier_days_names_its_norms_otherwise(tmp_path: Path) -> Non
     both = {**tensors, "bert.embeddings.LayerNorm.weight": torch.ones(40)}
     save_file(both, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DataError, match=r"bert\.embeddings\.LayerNorm\.gamma is not part of"):
-        build_foreign(open_folder(tmp_path), "cpu", torch.float32)
+        build_hf(open_folder(tmp_path), "cpu", torch.float32)

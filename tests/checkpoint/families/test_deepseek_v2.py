@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.deepseek_v2 import FAMILY
-from weft.checkpoint.families.written import written
+from weft.checkpoint.families.export_check import export_config
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 
@@ -132,7 +132,7 @@ def test_the_file_of_deepseek_v2_lite_is_read_in_both_spellings() -> None:
 
 
 def test_a_file_without_kv_heads_has_as_many_as_heads() -> None:
-    config = FAMILY.read_config(Given({**HUB, "num_key_value_heads": None}, PLACE))
+    config = FAMILY.read_config(HFConfig({**HUB, "num_key_value_heads": None}, PLACE))
     assert config.attention.kv_heads == 16
 
 
@@ -151,7 +151,7 @@ def test_a_file_without_kv_heads_has_as_many_as_heads() -> None:
 )
 def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(Given({**HUB, **changes}, PLACE))
+        FAMILY.read_config(HFConfig({**HUB, **changes}, PLACE))
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sente
 def test_a_model_that_v2_cannot_say_is_not_written_as_one(
     changes: dict[str, object], sentence: str
 ) -> None:
-    config = FAMILY.read_config(Given(HUB, PLACE)).with_changes(changes)
+    config = FAMILY.read_config(HFConfig(HUB, PLACE)).with_changes(changes)
     with pytest.raises(UsageError, match=re.escape(sentence)):
-        written(FAMILY, config)
+        export_config(FAMILY, config)
 
 
 def test_a_model_of_our_own_whose_sizes_follow_from_the_heads_is_written(tmp_path: Path) -> None:
@@ -182,5 +182,5 @@ def test_a_model_of_our_own_whose_sizes_follow_from_the_heads_is_written(tmp_pat
         embedding={"tied": "none"},
         width=32,
     )
-    values = written(FAMILY, config)
+    values = export_config(FAMILY, config)
     assert (values["qk_nope_head_dim"], values["qk_rope_head_dim"]) == (8, 4)

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, PreTrainedModel
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.deepseek_v3 import FAMILY
-from weft.checkpoint.tensors import InMemory, build_from
+from weft.checkpoint.tensor_source import InMemorySource, build_from_source
 from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError
 
@@ -99,8 +99,10 @@ def test_the_layer_that_predicts_a_second_token_is_left_unread(tmp_path: Path) -
     state = load_file(tmp_path / "model.safetensors")
     state["model.layers.61.enorm.weight"] = torch.ones(32)
     state["model.layers.61.mlp.experts.0.gate_proj.weight"] = torch.ones(20, 32)
-    config = FAMILY.read_config(Given(original.config.to_dict(), PLACE))
-    model = build_from(config, FAMILY.rules(config), InMemory(state, PLACE), FAMILY.ignored)
+    config = FAMILY.read_config(HFConfig(original.config.to_dict(), PLACE))
+    model = build_from_source(
+        config, FAMILY.rules(config), InMemorySource(state, PLACE), FAMILY.ignored
+    )
     ids_BT = torch.randint(0, 61, (2, 20), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         got, expected = model(ForwardBatch(ids_BT)), original(ids_BT).logits
@@ -112,10 +114,12 @@ def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
     original.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     del state["model.layers.2.mlp.experts.7.up_proj.weight"]
-    config = FAMILY.read_config(Given(original.config.to_dict(), PLACE))
+    config = FAMILY.read_config(HFConfig(original.config.to_dict(), PLACE))
     sentence = "model.layers.2.mlp.experts.7.up_proj.weight is missing"
     with pytest.raises(DataError, match=re.escape(sentence)):
-        build_from(config, FAMILY.rules(config), InMemory(state, PLACE), FAMILY.ignored)
+        build_from_source(
+            config, FAMILY.rules(config), InMemorySource(state, PLACE), FAMILY.ignored
+        )
 
 
 @pytest.mark.parametrize(
@@ -127,4 +131,4 @@ def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
 )
 def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(Given({**HUB, **changes}, PLACE))
+        FAMILY.read_config(HFConfig({**HUB, **changes}, PLACE))

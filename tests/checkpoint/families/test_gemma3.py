@@ -10,9 +10,9 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from weft.cache.contiguous import ContiguousCache
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.gemma3 import FAMILY
-from weft.checkpoint.families.written import written
 from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError, UsageError
 
@@ -121,7 +121,7 @@ def test_the_file_of_gemma_3_is_read_in_both_spellings(changes: dict[str, object
     assert config.position.scaling.kind == ("linear" if changes else "none")
     assert local.scaling.kind == "none"
     assert config.embedding.tied == "all"
-    assert FAMILY.read_use(Given(HUB, PLACE)).ends == (1, 106)
+    assert FAMILY.read_generation(HFConfig(HUB, PLACE)).ends == (1, 106)
 
 
 def test_another_pattern_of_old_files_is_read() -> None:
@@ -149,16 +149,16 @@ def test_another_pattern_of_old_files_is_read() -> None:
 )
 def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(Given({**HUB, **changes}, PLACE))
+        FAMILY.read_config(HFConfig({**HUB, **changes}, PLACE))
 
 
 def test_one_position_for_all_layers_is_written_as_two_equal_ones() -> None:
-    config = FAMILY.read_config(Given(HUB, PLACE)).with_changes({"local_position": None})
-    told = written(FAMILY, config)["rope_parameters"]
+    config = FAMILY.read_config(HFConfig(HUB, PLACE)).with_changes({"local_position": None})
+    told = export_config(FAMILY, config)["rope_parameters"]
     assert told["full_attention"] == told["sliding_attention"]
 
 
 def test_a_scale_that_is_no_whole_number_is_not_written() -> None:
-    config = FAMILY.read_config(Given(HUB, PLACE)).with_changes({"attention.scale": 0.1234})
+    config = FAMILY.read_config(HFConfig(HUB, PLACE)).with_changes({"attention.scale": 0.1234})
     with pytest.raises(UsageError, match="attention.scale is "):
-        written(FAMILY, config)
+        export_config(FAMILY, config)

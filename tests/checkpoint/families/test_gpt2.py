@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.gpt2 import FAMILY
-from weft.checkpoint.families.written import written
-from weft.checkpoint.tensors import InMemory, build_from
+from weft.checkpoint.tensor_source import InMemorySource, build_from_source
 from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
@@ -84,8 +84,10 @@ def test_masks_that_old_files_keep_are_left_unread(tmp_path: Path) -> None:
     for i in range(3):
         state[f"transformer.h.{i}.attn.bias"] = torch.ones(1, 1, 48, 48).tril().bool()
         state[f"transformer.h.{i}.attn.masked_bias"] = torch.tensor(-10000.0)
-    config = FAMILY.read_config(Given(original.config.to_dict(), PLACE))
-    model = build_from(config, FAMILY.rules(config), InMemory(state, PLACE), FAMILY.ignored)
+    config = FAMILY.read_config(HFConfig(original.config.to_dict(), PLACE))
+    model = build_from_source(
+        config, FAMILY.rules(config), InMemorySource(state, PLACE), FAMILY.ignored
+    )
     ids_BT = torch.randint(0, 71, (2, 20), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         got, expected = model(ForwardBatch(ids_BT)), original(ids_BT).logits
@@ -105,10 +107,10 @@ def test_masks_that_old_files_keep_are_left_unread(tmp_path: Path) -> None:
 )
 def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(Given({**HUB, **changes}, PLACE))
+        FAMILY.read_config(HFConfig({**HUB, **changes}, PLACE))
 
 
 def test_a_gated_layer_is_not_written_as_gpt2() -> None:
     config = ModelConfig(kind="decoder", feedforward={"kind": "swiglu"})
     with pytest.raises(UsageError, match="this model is not a gpt2: "):
-        written(FAMILY, config)
+        export_config(FAMILY, config)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.marian import FAMILY
-from weft.checkpoint.families.written import written
 from weft.checkpoint.pickles import open_pickle
-from weft.checkpoint.tensors import build_from
+from weft.checkpoint.tensor_source import build_from_source
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 
@@ -87,18 +87,22 @@ def test_beam_search_finds_what_transformers_finds(name: str, bias: float, tmp_p
     original.generation_config.bad_words_ids = [[60]]
     save(original, tmp_path)
     found = load(FAMILY, tmp_path)
-    assert (found.use.start, found.use.ends, found.use.banned) == (60, (0,), (60,))
+    assert (
+        found.generation_config.start,
+        found.generation_config.ends,
+        found.generation_config.banned,
+    ) == (60, (0,), (60,))
     assert_same_beams(found, original, pad=60)
 
 
 def test_padding_is_banned_and_starts_where_nothing_else_is_said() -> None:
-    use = FAMILY.read_use(Given({"pad_token_id": 9, "bad_words_ids": [[4]]}, PLACE))
+    use = FAMILY.read_generation(HFConfig({"pad_token_id": 9, "bad_words_ids": [[4]]}, PLACE))
     assert (use.start, use.banned) == (9, (4, 9))
 
 
 def test_a_banned_phrase_of_two_tokens_is_refused() -> None:
     with pytest.raises(DataError, match=r"bad_words_ids is \[\[4, 5\]\]: Weft bans single tokens"):
-        FAMILY.read_use(Given({"bad_words_ids": [[4, 5]]}, PLACE))
+        FAMILY.read_generation(HFConfig({"bad_words_ids": [[4, 5]]}, PLACE))
 
 
 def test_old_pickles_with_their_copies_and_waves_are_read(tmp_path: Path) -> None:
@@ -109,14 +113,14 @@ def test_old_pickles_with_their_copies_and_waves_are_read(tmp_path: Path) -> Non
     assert "lm_head.weight" in tensors.shapes
     assert "model.encoder.embed_positions.weight" in tensors.shapes
     config = tiny_config()
-    model = build_from(config, FAMILY.rules(config), tensors, FAMILY.ignored)
+    model = build_from_source(config, FAMILY.rules(config), tensors, FAMILY.ignored)
     assert_same_logits(model, original, *pairs(61, 61))
 
 
 def test_waves_in_the_order_of_the_paper_are_not_written() -> None:
     with pytest.raises(UsageError, match="position.layout is 'interleaved', not 'halves'"):
-        written(FAMILY, tiny_config().with_changes({"position.layout": "interleaved"}))
+        export_config(FAMILY, tiny_config().with_changes({"position.layout": "interleaved"}))
 
 
 def tiny_config() -> ModelConfig:
-    return FAMILY.read_config(Given(SIZES, PLACE))
+    return FAMILY.read_config(HFConfig(SIZES, PLACE))

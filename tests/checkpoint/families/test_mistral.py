@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from transformers import MistralConfig, MistralForCausalLM
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.mistral import FAMILY
-from weft.checkpoint.families.written import written
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 
@@ -79,7 +79,7 @@ def test_layers_that_see_all_keys_in_an_order_that_weft_lacks_are_refused() -> N
         "every layer, or in all but each n-th."
     )
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(Given({**HUB, "layer_types": order}, PLACE))
+        FAMILY.read_config(HFConfig({**HUB, "layer_types": order}, PLACE))
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_layers_that_see_all_keys_in_an_order_that_weft_lacks_are_refused() -> N
 )
 def test_layer_types_that_make_no_sense_are_refused(types: object, sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(Given({**HUB, "layer_types": types}, PLACE))
+        FAMILY.read_config(HFConfig({**HUB, "layer_types": types}, PLACE))
 
 
 def test_a_model_that_mistral_cannot_say_is_not_written_as_one() -> None:
-    config = FAMILY.read_config(Given(HUB, PLACE))
+    config = FAMILY.read_config(HFConfig(HUB, PLACE))
     changed = config.with_changes({"attention.pattern.full_every": 6, "feedforward.bias": True})
     with pytest.raises(UsageError, match="attention.pattern.full_every is 6, not None"):
-        written(FAMILY, changed)
+        export_config(FAMILY, changed)
     with pytest.raises(UsageError, match="this model is not a mistral"):
-        written(FAMILY, ModelConfig())
+        export_config(FAMILY, ModelConfig())

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.t5 import FAMILY
-from weft.checkpoint.families.written import written
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 
@@ -66,28 +66,32 @@ def test_beam_search_finds_what_transformers_finds(name: str, tmp_path: Path) ->
         original.lm_head.weight[1] *= 10
     save(original, tmp_path)
     found = load(FAMILY, tmp_path)
-    assert (found.use.start, found.use.ends, found.use.first) == (0, (1,), None)
+    assert (
+        found.generation_config.start,
+        found.generation_config.ends,
+        found.generation_config.first,
+    ) == (0, (1,), None)
     assert_same_beams(found, original, pad=0)
 
 
 def test_old_files_say_that_the_output_is_untied_by_tie_word_embeddings() -> None:
     values = {**SIZES, "tie_word_embeddings": False}
-    assert FAMILY.read_config(Given(values, PLACE)).embedding.tied == "input"
+    assert FAMILY.read_config(HFConfig(values, PLACE)).embedding.tied == "input"
     values = {**SIZES, "tie_word_embeddings": True, "scale_decoder_outputs": False}
-    assert FAMILY.read_config(Given(values, PLACE)).embedding.tied == "input"
+    assert FAMILY.read_config(HFConfig(values, PLACE)).embedding.tied == "input"
 
 
 def test_padding_starts_a_translation_where_nothing_is_said() -> None:
-    assert FAMILY.read_use(Given({"pad_token_id": 5}, PLACE)).start == 5
-    assert FAMILY.read_use(Given({}, PLACE)).start == 0
+    assert FAMILY.read_generation(HFConfig({"pad_token_id": 5}, PLACE)).start == 5
+    assert FAMILY.read_generation(HFConfig({}, PLACE)).start == 0
 
 
 def test_an_unknown_projection_is_refused_with_the_known_ones() -> None:
-    given = Given({**SIZES, "feed_forward_proj": "gated-tanh"}, PLACE)
+    given = HFConfig({**SIZES, "feed_forward_proj": "gated-tanh"}, PLACE)
     with pytest.raises(DataError, match="feed_forward_proj is 'gated-tanh': Weft knows gated-gelu"):
         FAMILY.read_config(given)
 
 
 def test_a_model_with_other_positions_is_not_written_as_t5() -> None:
     with pytest.raises(UsageError, match="this model is not a t5"):
-        written(FAMILY, ModelConfig(position={"kind": "sinusoidal"}))
+        export_config(FAMILY, ModelConfig(position={"kind": "sinusoidal"}))

@@ -11,12 +11,12 @@ import torch
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.families.base import Given, family_of
-from weft.checkpoint.families.written import different
+from weft.checkpoint.families.base import HFConfig, family_of
+from weft.checkpoint.families.export_check import config_differences
 from weft.checkpoint.gguf.dialect import ARCHITECTURES, architecture_for, architecture_named
-from weft.checkpoint.gguf.load import open_gguf
-from weft.checkpoint.gguf.save import write_gguf
-from weft.checkpoint.tensors import build_from
+from weft.checkpoint.gguf.reader import open_gguf
+from weft.checkpoint.gguf.writer import write_gguf
+from weft.checkpoint.tensor_source import build_from_source
 from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
@@ -34,8 +34,8 @@ def model_of(path: Path) -> Model:
     """Our model of a file, through its family."""
     config, source, _ = open_gguf(path)
     family = family_of(FAMILIES, config["model_type"], path)
-    settings = family.read_config(Given(config, path))
-    return build_from(settings, family.rules(settings), source, family.ignored)
+    settings = family.read_config(HFConfig(config, path))
+    return build_from_source(settings, family.rules(settings), source, family.ignored)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -93,9 +93,9 @@ def test_names_are_those_of_llama_cpps_converter(name: str) -> None:
     entry = architecture_for(config["model_type"])
     names = gguf.get_tensor_name_map(ENUMS[entry.name], 8)
     for rule in [*entry.rules(config), *entry.older_rules(config)]:
-        if len(rule.theirs) == 1 and "e_score_correction" not in rule.ours:
-            expected = names.get_name(rule.ours, try_suffixes=(".weight", ".bias"))
-            assert rule.theirs == (expected,), rule.ours
+        if len(rule.file_names) == 1 and "e_score_correction" not in rule.target_name:
+            expected = names.get_name(rule.target_name, try_suffixes=(".weight", ".bias"))
+            assert rule.file_names == (expected,), rule.target_name
 
 
 def test_every_architecture_is_in_the_models_above() -> None:
@@ -110,8 +110,11 @@ def test_settings_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     family = family_of(FAMILIES, config["model_type"], path)
     told = {**config, "add_pooling_layer": False, "architectures": found["architectures"]}
     again = family_of(FAMILIES, found["model_type"], path)
-    ours, theirs = again.read_config(Given(found, path)), family.read_config(Given(told, path))
-    assert different(ours, theirs) == []
+    ours, theirs = (
+        again.read_config(HFConfig(found, path)),
+        family.read_config(HFConfig(told, path)),
+    )
+    assert config_differences(ours, theirs) == []
 
 
 def test_deepseek_files_of_old_keep_kv_b_whole(tmp_path: Path) -> None:

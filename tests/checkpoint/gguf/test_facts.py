@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from weft.checkpoint.gguf.dialect import ARCHITECTURES
-from weft.checkpoint.gguf.dialect.base import Facts
+from weft.checkpoint.gguf.dialect.base import GGUFMetadata
 from weft.core.errors import DataError
 
 PLACE = Path("x.gguf")
@@ -35,8 +35,8 @@ def read(name: str, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
     told = {key.replace("llama.", f"{name}."): value for key, value in metadata.items()}
     told |= {"general.architecture": name}
     told |= {f"{name}.{key.replace('__', '.')}": value for key, value in changes.items()}
-    facts = Facts(told, SHAPES, torch.empty(0).__getitem__, PLACE)
-    return ARCHITECTURES[name].read_config(facts)
+    gguf = GGUFMetadata(told, SHAPES, torch.empty(0).__getitem__, PLACE)
+    return ARCHITECTURES[name].read_config(gguf)
 
 
 def test_a_small_header_is_a_config() -> None:
@@ -103,9 +103,9 @@ def test_what_weft_does_not_compute_is_refused(what: str) -> None:
 
 
 def test_a_missing_table_is_named() -> None:
-    facts = Facts(LLAMA, {}, torch.empty(0).__getitem__, PLACE)
+    gguf = GGUFMetadata(LLAMA, {}, torch.empty(0).__getitem__, PLACE)
     with pytest.raises(DataError, match="has no tensor token_embd.weight"):
-        ARCHITECTURES["llama"].read_config(facts)
+        ARCHITECTURES["llama"].read_config(gguf)
 
 
 def test_gemmas_largest_model_scales_its_scores_by_another_number() -> None:

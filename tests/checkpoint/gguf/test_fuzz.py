@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.checkpoint.gguf.cursor import Cursor
+from weft.checkpoint.gguf.cursor import HeaderCursor
 from weft.checkpoint.gguf.ends import role_ids
 from weft.checkpoint.gguf.header import parse, read_header
-from weft.checkpoint.gguf.load import read_model
-from weft.checkpoint.gguf.save import write_gguf
-from weft.checkpoint.gguf.vocabulary.table import read_tokenizer
+from weft.checkpoint.gguf.reader import read_model
+from weft.checkpoint.gguf.vocabularies.table import read_tokenizer
+from weft.checkpoint.gguf.writer import write_gguf
 from weft.core.errors import DataError
 
 from .material import U32, U64, small_file
@@ -63,7 +63,7 @@ def test_damaged_headers_are_read_or_refused() -> None:
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             try:
-                header = parse(Cursor(data, path))
+                header = parse(HeaderCursor(data, path))
                 assert all(t.start + t.num_bytes <= len(data) for t in header.tensors.values())
                 outcomes["read"] += 1
             except DataError as error:
@@ -111,7 +111,7 @@ def test_every_length_of_a_cut_file_is_refused() -> None:
     whole = small_file()
     data_end = len(whole) - 256 + 208
     for length in range(len(whole)):
-        cursor = Cursor(whole[:length], Path("cut.gguf"))
+        cursor = HeaderCursor(whole[:length], Path("cut.gguf"))
         try:
             parse(cursor)
             assert length >= data_end, f"{length} bytes were enough"

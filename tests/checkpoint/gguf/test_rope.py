@@ -10,8 +10,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.gguf.dialect.base import Facts, shortest
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.gguf.dialect.base import GGUFMetadata, shortest
 from weft.checkpoint.gguf.dialect.rope import (
     DIVISORS,
     divisors,
@@ -32,11 +32,11 @@ RULE = {
 }
 
 
-def facts(metadata: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None) -> Facts:
+def gguf(metadata: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None) -> GGUFMetadata:
     told = {"general.architecture": "llama", **metadata}
     given = tensors or {}
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-    return Facts(told, shapes, given.__getitem__, PLACE)
+    return GGUFMetadata(told, shapes, given.__getitem__, PLACE)
 
 
 def test_divisors_are_those_of_transformers() -> None:
@@ -55,9 +55,9 @@ def test_divisors_are_those_of_transformers() -> None:
 
 def test_llama_3s_rule_is_known_by_its_divisors() -> None:
     file = {DIVISORS: divisors(RULE, 64, 500000.0)}
-    found = read_rope(facts({"llama.rope.freq_base": 500000.0}, file), 64)
+    found = read_rope(gguf({"llama.rope.freq_base": 500000.0}, file), 64)
     assert found == {"rope_theta": 500000.0, "rope_scaling": RULE}
-    none = read_rope(facts({}, {DIVISORS: torch.ones(32)}), 64)
+    none = read_rope(gguf({}, {DIVISORS: torch.ones(32)}), 64)
     assert none == {"rope_theta": 10000.0}
 
 
@@ -66,19 +66,19 @@ def test_divisors_of_another_rule_are_refused() -> None:
     with pytest.raises(
         DataError, match="does not hold the divisors of Llama 3's rule with factor 32"
     ):
-        read_rope(facts({"llama.rope.freq_base": 500000.0}, {DIVISORS: other}), 64)
+        read_rope(gguf({"llama.rope.freq_base": 500000.0}, {DIVISORS: other}), 64)
     with pytest.raises(DataError, match="does not hold the divisors"):
-        read_rope(facts({}, {DIVISORS: torch.full((5,), 2.0)}), 64)
+        read_rope(gguf({}, {DIVISORS: torch.full((5,), 2.0)}), 64)
 
 
 def test_what_we_write_names_the_settings_of_the_rule() -> None:
     rule = {**RULE, "low_freq_factor": 2.0, "high_freq_factor": 9.0}
     rule["original_max_position_embeddings"] = 640
-    given = Given({"rope_scaling": rule, "rope_theta": 10000.0}, PLACE)
+    given = HFConfig({"rope_scaling": rule, "rope_theta": 10000.0}, PLACE)
     told = write_rope(given, "llama", can_divide=True)
     assert told["weft.rope.high_freq_factor"] == 9.0
     assert "llama.rope.scaling.type" not in told
-    again = read_rope(facts(told, write_divisors(given, 64)), 64)
+    again = read_rope(gguf(told, write_divisors(given, 64)), 64)
     assert again == {"rope_theta": 10000.0, "rope_scaling": rule}
 
 
@@ -99,8 +99,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_rules_come_back_as_they_were(name: str) -> None:
-    given = Given(CASES[name], PLACE)
-    assert read_rope(facts(write_rope(given, "llama")), 64) == CASES[name]
+    given = HFConfig(CASES[name], PLACE)
+    assert read_rope(gguf(write_rope(given, "llama")), 64) == CASES[name]
 
 
 def test_both_spellings_of_a_config_are_one() -> None:
@@ -111,7 +111,7 @@ def test_both_spellings_of_a_config_are_one() -> None:
 
 
 def test_an_old_key_for_linear_scaling_is_read() -> None:
-    found = read_rope(facts({"llama.rope.scale_linear": 4.0}), 64)
+    found = read_rope(gguf({"llama.rope.scale_linear": 4.0}), 64)
     assert found["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
 
 
@@ -132,11 +132,11 @@ REFUSED = {
 def test_what_weft_does_not_compute_is_refused(name: str) -> None:
     metadata, message = REFUSED[name]
     with pytest.raises(DataError, match=message):
-        read_rope(facts(metadata), 64)
+        read_rope(gguf(metadata), 64)
 
 
 def test_what_gguf_cannot_say_is_refused() -> None:
-    dynamic = Given({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, PLACE)
+    dynamic = HFConfig({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, PLACE)
     with pytest.raises(
         UsageError, match="rope_type is 'dynamic', which a GGUF file of architecture"
     ):
@@ -144,10 +144,10 @@ def test_what_gguf_cannot_say_is_refused() -> None:
     with pytest.raises(
         UsageError, match="rope_type is 'llama3', which a GGUF file of architecture q"
     ):
-        write_rope(Given({"rope_scaling": RULE}, PLACE), "qwen2")
+        write_rope(HFConfig({"rope_scaling": RULE}, PLACE), "qwen2")
     sharper = {"rope_type": "yarn", "factor": 2.0, "attention_factor": 1.5}
     with pytest.raises(UsageError, match="rope_scaling.attention_factor is 1.5"):
-        write_rope(Given({"rope_scaling": sharper}, PLACE), "llama")
+        write_rope(HFConfig({"rope_scaling": sharper}, PLACE), "llama")
 
 
 def test_numbers_are_read_as_the_shortest_that_name_them() -> None:

@@ -17,16 +17,16 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from weft.checkpoint import tensors
+from weft.checkpoint import tensor_source
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.gguf.header import read_header
-from weft.checkpoint.gguf.load import open_gguf
-from weft.checkpoint.gguf.save import write_gguf
+from weft.checkpoint.gguf.reader import open_gguf
 from weft.checkpoint.gguf.tensors import GGUFSource
-from weft.checkpoint.gguf.vocabulary.table import read_tokenizer, write_tokenizer
-from weft.checkpoint.tensors import build_from
+from weft.checkpoint.gguf.vocabularies.table import read_tokenizer, write_tokenizer
+from weft.checkpoint.gguf.writer import write_gguf
+from weft.checkpoint.tensor_source import build_from_source
 from weft.core.batch import ForwardBatch
 from weft.nn.linear import pack_model
 from weft.nn.packable import Packable
@@ -118,8 +118,8 @@ def test_paris_is_the_capital_of_france_also_after_writing(
     ids = torch.tensor([tokenizer.encode("The capital of France is", add_special=False)])
     for path in (smollm2, again):
         config, source, _ = open_gguf(path)
-        settings = llama.read_config(Given(config, path))
-        model = build_from(settings, llama.rules(settings), source, llama.FAMILY.ignored)
+        settings = llama.read_config(HFConfig(config, path))
+        model = build_from_source(settings, llama.rules(settings), source, llama.FAMILY.ignored)
         with torch.no_grad():
             chances = model(ForwardBatch(ids))[0, -1].log_softmax(-1)
         best = int(chances.argmax())
@@ -131,7 +131,7 @@ def test_few_bits_give_the_bits_of_the_same_weights_in_floats(
     smollm2: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = load_checkpoint(smollm2).model
-    monkeypatch.setattr(tensors, "takes_few", lambda device, dtype: False)
+    monkeypatch.setattr(tensor_source, "can_pack_quantized", lambda device, dtype: False)
     floats = load_checkpoint(smollm2).model
     layers = [layer for layer in few.modules() if isinstance(layer, Packable)]
     found = Counter("float" if layer.packed is None else layer.packed.kind for layer in layers)
@@ -154,7 +154,7 @@ import resource, sys, time
 import torch
 from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.gguf.header import read_header
-from weft.checkpoint.gguf.load import open_gguf
+from weft.checkpoint.gguf.reader import open_gguf
 from weft.checkpoint.gguf.tensors import GGUFSource
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 source = open_gguf(sys.argv[1]).source

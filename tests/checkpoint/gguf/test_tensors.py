@@ -15,7 +15,7 @@ from gguf.quants import quantize
 from weft.checkpoint.gguf import tensors
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.tensors import GGUFSource
-from weft.checkpoint.tensors import TensorSource
+from weft.checkpoint.tensor_source import TensorSource
 from weft.core.errors import DataError
 
 from .material import gguf_bytes, info, write

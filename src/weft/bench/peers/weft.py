@@ -82,7 +82,7 @@ class System:
     def by(
         self, name: str, sources: list[list[int]], beam: int, max_tokens: int
     ) -> list[list[int]]:
-        use = self.loaded.use
+        use = self.loaded.generation_config
         search = BeamConfig(beam, first=use.first, banned=tuple(use.banned))
         writings = [self.loaded.requests.searched(one, max_tokens, search) for one in sources]
         outputs: list[list[int]] = [[] for _ in sources]

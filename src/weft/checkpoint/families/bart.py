@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from weft.checkpoint.families.bart_layers import layers, read_sizes, write_sizes
-from weft.checkpoint.families.base import Family, Given
-from weft.checkpoint.families.uses import read_use
-from weft.checkpoint.rules import Rule, changed, layer, same
+from weft.checkpoint.families.base import Family, HFConfig
+from weft.checkpoint.families.generation_config import read_generation
+from weft.checkpoint.weight_rules import WeightRule, changed, layer, same
 from weft.models.config import ModelConfig
 
 HAS_BIAS = {"BartModel": False, "BartForConditionalGeneration": True}
@@ -20,23 +20,23 @@ OFFSET = 2
 """Rows of the position table before position 0, from when padding had a position."""
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("normalize_embedding", True, True)
-    given.refuse("static_position_embeddings", False, False)
-    given.refuse("tie_word_embeddings", True, True)
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("normalize_embedding", True, True)
+    hf.refuse("static_position_embeddings", False, False)
+    hf.refuse("tie_word_embeddings", True, True)
     return ModelConfig.from_dict(
         {
-            **read_sizes(given),
-            "vocab_size": given.size("vocab_size"),
+            **read_sizes(hf),
+            "vocab_size": hf.size("vocab_size"),
             "position": {"kind": "learned", "offset": OFFSET},
             "embedding": {
                 "tied": "all",
                 "norm": True,
-                "scale": given.flag("scale_embedding", False),
+                "scale": hf.flag("scale_embedding", False),
             },
-            "head": {"bias": given.architecture(HAS_BIAS, "BartForConditionalGeneration")},
+            "head": {"bias": hf.architecture(HAS_BIAS, "BartForConditionalGeneration")},
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
@@ -51,7 +51,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     before = "model." if config.head.bias else ""
     found = layer("encoder.embedding.words", f"{before}shared")
     if config.head.bias:
@@ -63,7 +63,7 @@ def rules(config: ModelConfig) -> list[Rule]:
     return found + layers(config, before)
 
 
-def logits_bias() -> Rule:
+def logits_bias() -> WeightRule:
     """One row of theirs, which a batch is added to."""
     return changed(
         "head.bias", "final_logits_bias", lambda row: row.flatten(), lambda ours: ours[None]
@@ -82,5 +82,5 @@ FAMILY = Family(
         r"(model\.)?(encoder|decoder)\.version",
     ),
     prefixes=("model.",),
-    read_use=read_use,
+    read_generation=read_generation,
 )

@@ -6,42 +6,42 @@ from __future__ import annotations
 from typing import Any
 
 from weft.checkpoint.families.activations import ACTIVATIONS, NAMES
-from weft.checkpoint.families.base import Given, inner_width
-from weft.checkpoint.rules import Rule, layer, stacked_layers
+from weft.checkpoint.families.base import HFConfig, inner_width
+from weft.checkpoint.weight_rules import WeightRule, layer, stacked_layers
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
 
-def read_sizes(given: Given) -> dict[str, Any]:
+def read_sizes(hf: HFConfig) -> dict[str, Any]:
     """Settings of the layers; both sides must agree but for their number."""
-    given.refuse("is_encoder_decoder", True, True)
-    given.refuse("normalize_before", False, False)
-    given.refuse("add_final_layer_norm", False, False)
+    hf.refuse("is_encoder_decoder", True, True)
+    hf.refuse("normalize_before", False, False)
+    hf.refuse("add_final_layer_norm", False, False)
     return {
         "kind": "encoder-decoder",
-        "width": given.size("d_model"),
-        "num_layers": given.size("decoder_layers"),
-        "encoder_layers": given.size("encoder_layers"),
-        "max_len": given.size("max_position_embeddings", 1024),
+        "width": hf.size("d_model"),
+        "num_layers": hf.size("decoder_layers"),
+        "encoder_layers": hf.size("encoder_layers"),
+        "max_len": hf.size("max_position_embeddings", 1024),
         "dropout": 0.0,
-        "attention": {"kind": "mha", "num_heads": of_both(given, "attention_heads"), "bias": True},
+        "attention": {"kind": "mha", "num_heads": of_both(hf, "attention_heads"), "bias": True},
         "feedforward": {
-            "kind": given.one_of("activation_function", ACTIVATIONS, "gelu"),
-            "width": of_both(given, "ffn_dim"),
+            "kind": hf.one_of("activation_function", ACTIVATIONS, "gelu"),
+            "width": of_both(hf, "ffn_dim"),
             "bias": True,
         },
         "norm": {"kind": "layernorm", "placement": "after", "eps": 1e-5},
     }
 
 
-def of_both(given: Given, name: str) -> int:
+def of_both(hf: HFConfig, name: str) -> int:
     """A size that encoder and decoder share."""
-    source, target = given.size(f"encoder_{name}"), given.size(f"decoder_{name}")
+    source, target = hf.size(f"encoder_{name}"), hf.size(f"decoder_{name}")
     if source != target:
         raise DataError(
             f"encoder_{name} is {source} and decoder_{name} is {target}: Weft computes models in "
             "which both are equal.",
-            given.path,
+            hf.path,
         )
     return source
 
@@ -63,16 +63,16 @@ def write_sizes(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def layers(config: ModelConfig, before: str = "") -> list[Rule]:
+def layers(config: ModelConfig, before: str = "") -> list[WeightRule]:
     """All layers of both sides; `before`: what stands before every name."""
-    found: list[Rule] = []
+    found: list[WeightRule] = []
     for side, count in (("encoder", config.layers_of("encoder")), ("decoder", config.num_layers)):
         for i in range(count):
             found += block(config, f"{side}.blocks.{i}", f"{before}{side}.layers.{i}")
     return found
 
 
-def block(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
+def block(config: ModelConfig, ours: str, theirs: str) -> list[WeightRule]:
     found = attention(config, ours, "attention", theirs, "self_attn")
     if ours.startswith("decoder"):
         found += attention(config, ours, "cross", theirs, "encoder_attn")
@@ -81,7 +81,9 @@ def block(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
     return found + layer(f"{ours}.feedforward_path.norm", f"{theirs}.final_layer_norm", bias=True)
 
 
-def attention(config: ModelConfig, ours: str, room: str, theirs: str, name: str) -> list[Rule]:
+def attention(
+    config: ModelConfig, ours: str, room: str, theirs: str, name: str
+) -> list[WeightRule]:
     size = config.attention.num_heads * config.head_size
     names = [f"{theirs}.{name}.{part}_proj" for part in "qkv"]
     found = stacked_layers(f"{ours}.{room}.qkv", names, (size, size, size), bias=True)

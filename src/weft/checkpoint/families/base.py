@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.rules import Rule
+from weft.checkpoint.weight_rules import WeightRule
 from weft.core.errors import DataError
 from weft.models.config import MOST_LAYERS, ModelConfig
 
 
-class Given:
+class HFConfig:
     """Their settings, with clear errors: every value is asked for by name."""
 
     def __init__(self, values: Mapping[str, Any], path: Path) -> None:
@@ -78,7 +78,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Use:
+class GenerationConfig:
     """How a checkpoint is to be used, apart from its weights; None and (): as the tokenizer has
     it."""
 
@@ -99,15 +99,15 @@ class Use:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Use:
+    def from_dict(cls, values: Mapping[str, Any]) -> GenerationConfig:
         fields: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
         return cls(**fields)
 
 
-def no_use(given: Given) -> Use:
-    return Use()
+def no_generation_config(hf: HFConfig) -> GenerationConfig:
+    return GenerationConfig()
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Family:
     name: str
     model_types: tuple[str, ...]
     """Values of config.json's model_type that mean this family."""
-    read_config: Callable[[Given], ModelConfig]
-    rules: Callable[[ModelConfig], list[Rule]]
+    read_config: Callable[[HFConfig], ModelConfig]
+    rules: Callable[[ModelConfig], list[WeightRule]]
     write_config: Callable[[ModelConfig], dict[str, Any]] | None = None
     """Everything that `transformers` needs, model_type and architectures included."""
     ignored: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ class Family:
     """Beginnings that some files put before, or leave off, every name ('model.', 'bert.')."""
     older: Mapping[str, str] = field(default_factory=dict)
     """Ends of names in files of earlier days, and what they are today ('.gamma': '.weight')."""
-    read_use: Callable[[Given], Use] = no_use
+    read_generation: Callable[[HFConfig], GenerationConfig] = no_generation_config
 
 
 def inner_width(config: ModelConfig) -> int:

@@ -11,60 +11,60 @@ from __future__ import annotations
 from typing import Any
 
 from weft.checkpoint.families.activations import ACTIVATIONS, NAMES
-from weft.checkpoint.families.base import Family, Given, Use, inner_width
-from weft.checkpoint.rules import Rule, layer, same, stacked_layers
+from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig, inner_width
+from weft.checkpoint.weight_rules import WeightRule, layer, same, stacked_layers
 from weft.models.config import ModelConfig
 
 HAS_WORDS = {"BertModel": False, "BertForMaskedLM": True, "BertForPreTraining": True}
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("position_embedding_type", "absolute", "absolute")
-    given.refuse("is_decoder", False, False)
-    given.refuse("add_cross_attention", False, False)
-    has_words = reads_words(given)
-    is_tied = given.flag("tie_word_embeddings", True) or not has_words
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("position_embedding_type", "absolute", "absolute")
+    hf.refuse("is_decoder", False, False)
+    hf.refuse("add_cross_attention", False, False)
+    has_words = reads_words(hf)
+    is_tied = hf.flag("tie_word_embeddings", True) or not has_words
     return ModelConfig.from_dict(
         {
             "kind": "encoder",
-            "vocab_size": given.size("vocab_size"),
-            "width": given.size("hidden_size"),
-            "num_layers": given.size("num_hidden_layers"),
-            "max_len": given.size("max_position_embeddings", 512),
+            "vocab_size": hf.size("vocab_size"),
+            "width": hf.size("hidden_size"),
+            "num_layers": hf.size("num_hidden_layers"),
+            "max_len": hf.size("max_position_embeddings", 512),
             "dropout": 0.0,
             "attention": {
                 "kind": "mha",
-                "num_heads": given.size("num_attention_heads"),
+                "num_heads": hf.size("num_attention_heads"),
                 "bias": True,
             },
             "position": {"kind": "learned"},
             "feedforward": {
-                "kind": given.one_of("hidden_act", ACTIVATIONS, "gelu"),
-                "width": given.size("intermediate_size"),
+                "kind": hf.one_of("hidden_act", ACTIVATIONS, "gelu"),
+                "width": hf.size("intermediate_size"),
                 "bias": True,
             },
             "norm": {
                 "kind": "layernorm",
                 "placement": "after",
-                "eps": given.number("layer_norm_eps", 1e-12),
+                "eps": hf.number("layer_norm_eps", 1e-12),
             },
             "embedding": {
                 "tied": "all" if is_tied else "none",
                 "norm": True,
-                "segments": given.size("type_vocab_size", 2),
+                "segments": hf.size("type_vocab_size", 2),
             },
             "head": {"bias": has_words, "transform": has_words},
-            "pooler": not has_words and given.flag("add_pooling_layer", True),
+            "pooler": not has_words and hf.flag("add_pooling_layer", True),
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
-def reads_words(given: Given) -> bool:
+def reads_words(hf: HFConfig) -> bool:
     """Whether the file has the masked-word head; its dense layer must be our GELU."""
-    has_words = bool(given.architecture(HAS_WORDS, "BertModel"))
+    has_words = bool(hf.architecture(HAS_WORDS, "BertModel"))
     if has_words:
-        given.refuse("hidden_act", "gelu", "gelu")
+        hf.refuse("hidden_act", "gelu", "gelu")
     return has_words
 
 
@@ -90,7 +90,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     before = "bert." if config.head.transform else ""
     found = embeddings(f"{before}embeddings")
     for i in range(config.num_layers):
@@ -100,14 +100,14 @@ def rules(config: ModelConfig) -> list[Rule]:
     return found + (words(config) if config.head.transform else [])
 
 
-def embeddings(theirs: str) -> list[Rule]:
+def embeddings(theirs: str) -> list[WeightRule]:
     found = layer("encoder.embedding.words", f"{theirs}.word_embeddings")
     found += layer("encoder.embedding.segments", f"{theirs}.token_type_embeddings")
     found += layer("encoder.embedding.norm", f"{theirs}.LayerNorm", bias=True)
     return [*found, same("encoder.position.table_MD", f"{theirs}.position_embeddings.weight")]
 
 
-def block(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
+def block(config: ModelConfig, ours: str, theirs: str) -> list[WeightRule]:
     size = config.attention.num_heads * config.head_size
     names = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
     found = stacked_layers(f"{ours}.attention.qkv", names, (size, size, size), bias=True)
@@ -118,7 +118,7 @@ def block(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
     return found + layer(f"{ours}.feedforward_path.norm", f"{theirs}.output.LayerNorm", bias=True)
 
 
-def words(config: ModelConfig) -> list[Rule]:
+def words(config: ModelConfig) -> list[WeightRule]:
     """The masked-word head."""
     theirs = "cls.predictions"
     found = layer("head.transform.dense", f"{theirs}.transform.dense", bias=True)
@@ -127,13 +127,17 @@ def words(config: ModelConfig) -> list[Rule]:
         return [*found, same("head.bias", f"{theirs}.bias")]
     # with a table of its own, the bias that is added is the table's; the other is idle
     names = (f"{theirs}.decoder.bias", f"{theirs}.bias")
-    bias = Rule("head.bias", names, lambda parts: parts[0], lambda whole: [whole, whole.clone()])
+    bias = WeightRule(
+        "head.bias", names, lambda parts: parts[0], lambda whole: [whole, whole.clone()]
+    )
     return [*found, *layer("head", f"{theirs}.decoder"), bias]
 
 
-def read_use(given: Given) -> Use:
+def read_generation(hf: HFConfig) -> GenerationConfig:
     """`pooling` is a word of GGUF files; a folder says it beside its config.json."""
-    return Use(pooling=given.one_of("pooling", {"mean": "mean", "first": "first"}, "mean"))
+    return GenerationConfig(
+        pooling=hf.one_of("pooling", {"mean": "mean", "first": "first"}, "mean")
+    )
 
 
 FAMILY = Family(
@@ -152,5 +156,5 @@ FAMILY = Family(
     prefixes=("bert.",),
     # as TensorFlow named them, in files of 2018 and 2019
     older={".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"},
-    read_use=read_use,
+    read_generation=read_generation,
 )

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.rope import read_rope
-from weft.checkpoint.rules import Rule, layer, same, stacked_layers
+from weft.checkpoint.weight_rules import WeightRule, layer, same, stacked_layers
 from weft.core.errors import UsageError
 from weft.models.config import ModelConfig
 from weft.nn.experts import ExpertsConfig
@@ -26,79 +26,79 @@ LATENT_EPS = 1e-6
 """Their norms over latent rows do not read rms_norm_eps (which Moonlight sets to 1e-5)."""
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("scoring_func", "softmax", "softmax")
-    given.refuse("norm_topk_prob", False, False)
-    has_groups = given.one_of("topk_method", {"greedy": 0, "group_limited_greedy": 1}, "greedy")
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("scoring_func", "softmax", "softmax")
+    hf.refuse("norm_topk_prob", False, False)
+    has_groups = hf.one_of("topk_method", {"greedy": 0, "group_limited_greedy": 1}, "greedy")
     router = {
         "scoring": "softmax",
         "normalise": False,
-        "scale": given.number("routed_scaling_factor", 1.0),
-        "num_groups": given.size("n_group") if has_groups else 1,
-        "groups_per_token": given.size("topk_group") if has_groups else 1,
+        "scale": hf.number("routed_scaling_factor", 1.0),
+        "num_groups": hf.size("n_group") if has_groups else 1,
+        "groups_per_token": hf.size("topk_group") if has_groups else 1,
     }
-    return read_model(given, "interleaved", router, dense_layers=0)
+    return read_model(hf, "interleaved", router, dense_layers=0)
 
 
 def read_model(
-    given: Given, layout: str, router: Mapping[str, Any], dense_layers: int
+    hf: HFConfig, layout: str, router: Mapping[str, Any], dense_layers: int
 ) -> ModelConfig:
     """What V2 and V3 read alike. `dense_layers`: how many there are where the file does not say."""
-    given.refuse("hidden_act", "silu", "silu")
-    given.refuse("mlp_bias", False, False)
-    given.refuse("moe_layer_freq", 1, 1)
-    position, num_layers = read_rope(given, layout), given.size("num_hidden_layers")
-    first = int(given.number("first_k_dense_replace", dense_layers))
+    hf.refuse("hidden_act", "silu", "silu")
+    hf.refuse("mlp_bias", False, False)
+    hf.refuse("moe_layer_freq", 1, 1)
+    position, num_layers = read_rope(hf, layout), hf.size("num_hidden_layers")
+    first = int(hf.number("first_k_dense_replace", dense_layers))
     return ModelConfig.from_dict(
         {
             "kind": "decoder",
-            "vocab_size": given.size("vocab_size"),
-            "width": given.size("hidden_size"),
+            "vocab_size": hf.size("vocab_size"),
+            "width": hf.size("hidden_size"),
             "num_layers": num_layers,
-            "max_len": given.size("max_position_embeddings", 2048),
+            "max_len": hf.size("max_position_embeddings", 2048),
             "dropout": 0.0,
-            "attention": read_attention(given, position),
+            "attention": read_attention(hf, position),
             "position": position,
-            "feedforward": {**read_experts(given), **router},
+            "feedforward": {**read_experts(hf), **router},
             "dense_layers": min(first, num_layers),
-            "dense_feedforward": {"kind": "swiglu", "width": given.size("intermediate_size")},
-            "norm": {"kind": "rmsnorm", "eps": given.number("rms_norm_eps", 1e-6)},
-            "embedding": {"tied": "all" if given.flag("tie_word_embeddings", False) else "none"},
+            "dense_feedforward": {"kind": "swiglu", "width": hf.size("intermediate_size")},
+            "norm": {"kind": "rmsnorm", "eps": hf.number("rms_norm_eps", 1e-6)},
+            "embedding": {"tied": "all" if hf.flag("tie_word_embeddings", False) else "none"},
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
-def read_attention(given: Given, position: Mapping[str, Any]) -> dict[str, Any]:
+def read_attention(hf: HFConfig, position: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the latent heads; yarn sharpens their scores."""
-    heads = given.size("num_attention_heads")
-    given.refuse("num_key_value_heads", heads, heads)
-    nope, rope = given.size("qk_nope_head_dim", 128), given.size("qk_rope_head_dim", 64)
-    factor = RotaryConfig.from_dict(position, str(given.path)).scaling.score_factor
+    heads = hf.size("num_attention_heads")
+    hf.refuse("num_key_value_heads", heads, heads)
+    nope, rope = hf.size("qk_nope_head_dim", 128), hf.size("qk_rope_head_dim", 64)
+    factor = RotaryConfig.from_dict(position, str(hf.path)).scaling.score_factor
     return {
         "kind": "mla",
         "num_heads": heads,
         "head_size": nope,
-        "bias": given.flag("attention_bias", False),
+        "bias": hf.flag("attention_bias", False),
         "scale": None if factor == 1 else (nope + rope) ** -0.5 * factor,
         "latent": {
-            "kv_rank": given.size("kv_lora_rank", 512),
-            "query_rank": None if given.get("q_lora_rank") is None else given.size("q_lora_rank"),
+            "kv_rank": hf.size("kv_lora_rank", 512),
+            "query_rank": None if hf.get("q_lora_rank") is None else hf.size("q_lora_rank"),
             "nope_size": nope,
             "rope_size": rope,
-            "value_size": given.size("v_head_dim", 128),
+            "value_size": hf.size("v_head_dim", 128),
             "norm_eps": LATENT_EPS,
         },
     }
 
 
-def read_experts(given: Given) -> dict[str, Any]:
+def read_experts(hf: HFConfig) -> dict[str, Any]:
     return {
         "kind": "experts",
-        "num_experts": given.size("n_routed_experts"),
-        "experts_per_token": given.size("num_experts_per_tok"),
-        "shared_experts": given.size("n_shared_experts"),
-        "width": given.size("moe_intermediate_size"),
+        "num_experts": hf.size("n_routed_experts"),
+        "experts_per_token": hf.size("num_experts_per_tok"),
+        "shared_experts": hf.size("n_shared_experts"),
+        "width": hf.size("moe_intermediate_size"),
     }
 
 
@@ -162,7 +162,7 @@ def latent_sizes(config: ModelConfig) -> dict[str, int | None]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     found, dense = llama.ends(config), config.dense_feedforward.inner_width(config.width)
     for i in range(config.num_layers):
         ours, theirs = f"decoder.blocks.{i}", f"model.layers.{i}"
@@ -176,7 +176,7 @@ def rules(config: ModelConfig) -> list[Rule]:
     return found
 
 
-def attention(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
+def attention(config: ModelConfig, ours: str, theirs: str) -> list[WeightRule]:
     bias = config.attention.bias
     if config.attention.latent.query_rank is None:
         found = layer(f"{ours}.query", f"{theirs}.q_proj")
@@ -190,14 +190,14 @@ def attention(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
     return found + layer(f"{ours}.out", f"{theirs}.o_proj", bias)
 
 
-def gated(ours: str, theirs: str, width: int) -> list[Rule]:
+def gated(ours: str, theirs: str, width: int) -> list[WeightRule]:
     """A dense layer, or all shared experts together."""
     names = [f"{theirs}.{part}_proj" for part in ("gate", "up")]
     found = stacked_layers(f"{ours}.gate_up", names, (width, width))
     return found + layer(f"{ours}.down", f"{theirs}.down_proj")
 
 
-def experts_rules(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
+def experts_rules(config: ModelConfig, ours: str, theirs: str) -> list[WeightRule]:
     """Router, experts and shared experts of one layer."""
     experts = experts_of(config)
     width, count = experts.inner_width(config.width), experts.num_experts
@@ -211,24 +211,24 @@ def experts_rules(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
     )
 
 
-def stacked_experts(ours: str, theirs: str, count: int, width: int) -> list[Rule]:
+def stacked_experts(ours: str, theirs: str, count: int, width: int) -> list[WeightRule]:
     """Matrices of each expert, one behind the other in ours."""
     halves = [f"{theirs}.{e}.{part}_proj.weight" for e in range(count) for part in ("gate", "up")]
     downs = [f"{theirs}.{e}.down_proj.weight" for e in range(count)]
     return [
-        Rule(
+        WeightRule(
             f"{ours}.gate_up_EFD",
             tuple(halves),
             lambda parts: torch.cat(parts).unflatten(0, (count, -1)),
             lambda whole: list(whole.flatten(0, 1).split(width)),
-            moves_rows=True,
+            permutes_rows=True,
         ),
-        Rule(
+        WeightRule(
             f"{ours}.down_EDF",
             tuple(downs),
             torch.stack,
             lambda whole: list(whole.unbind()),
-            moves_rows=True,
+            permutes_rows=True,
         ),
     ]
 

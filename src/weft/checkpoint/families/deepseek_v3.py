@@ -9,25 +9,25 @@ from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import deepseek_v2, llama
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.deepseek_v2 import experts_of, read_model, write_model
 from weft.models.config import ModelConfig
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("scoring_func", "sigmoid", "sigmoid")
-    given.refuse("topk_method", "noaux_tc", "noaux_tc")
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("scoring_func", "sigmoid", "sigmoid")
+    hf.refuse("topk_method", "noaux_tc", "noaux_tc")
     router = {
         "scoring": "sigmoid",
         "correction": True,
-        "normalise": given.flag("norm_topk_prob", True),
-        "scale": given.number("routed_scaling_factor", 2.5),
-        "num_groups": given.size("n_group", 8),
-        "groups_per_token": given.size("topk_group", 4),
+        "normalise": hf.flag("norm_topk_prob", True),
+        "scale": hf.number("routed_scaling_factor", 2.5),
+        "num_groups": hf.size("n_group", 8),
+        "groups_per_token": hf.size("topk_group", 4),
         "group_score": "top2",
     }
-    layout = "interleaved" if given.flag("rope_interleave", True) else "halves"
-    return read_model(given, layout, router, dense_layers=3)
+    layout = "interleaved" if hf.flag("rope_interleave", True) else "halves"
+    return read_model(hf, layout, router, dense_layers=3)
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

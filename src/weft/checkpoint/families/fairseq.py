@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from weft.checkpoint.families.bart_layers import layers, of_both
-from weft.checkpoint.families.base import Family, Given, Use
-from weft.checkpoint.rules import Rule, layer, same
+from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig
+from weft.checkpoint.weight_rules import WeightRule, layer, same
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
@@ -34,74 +34,74 @@ NEVER = (
 """Settings that would make it another model."""
 
 
-def read_config(given: Given) -> ModelConfig:
-    refuse_others(given)
-    is_before = same_flag(given, "normalize_before")
-    is_all = given.flag("share_all_embeddings", False)
-    is_output = given.flag("share_decoder_input_output_embed", False)
+def read_config(hf: HFConfig) -> ModelConfig:
+    check_is_transformer(hf)
+    is_before = same_flag(hf, "normalize_before")
+    is_all = hf.flag("share_all_embeddings", False)
+    is_output = hf.flag("share_decoder_input_output_embed", False)
     return ModelConfig.from_dict(
         {
             "kind": "encoder-decoder",
-            "vocab_size": given.size("target_vocab_size"),
-            "source_vocab_size": given.size("source_vocab_size"),
-            "width": of_both(given, "embed_dim"),
-            "num_layers": given.size("decoder_layers"),
-            "encoder_layers": given.size("encoder_layers"),
+            "vocab_size": hf.size("target_vocab_size"),
+            "source_vocab_size": hf.size("source_vocab_size"),
+            "width": of_both(hf, "embed_dim"),
+            "num_layers": hf.size("decoder_layers"),
+            "encoder_layers": hf.size("encoder_layers"),
             "dropout": 0.0,
             "attention": {
                 "kind": "mha",
-                "num_heads": of_both(given, "attention_heads"),
+                "num_heads": of_both(hf, "attention_heads"),
                 "bias": True,
             },
             "feedforward": {
-                "kind": given.one_of("activation_fn", ACTIVATIONS, "relu"),
-                "width": of_both(given, "ffn_embed_dim"),
+                "kind": hf.one_of("activation_fn", ACTIVATIONS, "relu"),
+                "width": of_both(hf, "ffn_embed_dim"),
                 "bias": True,
             },
             "norm": {"kind": "layernorm", "placement": "before" if is_before else "after"},
             "embedding": {
                 "tied": "all" if is_all else "output" if is_output else "none",
-                "scale": not given.flag("no_scale_embedding", False),
-                "norm": given.flag("layernorm_embedding", False),
+                "scale": not hf.flag("no_scale_embedding", False),
+                "norm": hf.flag("layernorm_embedding", False),
             },
-            **read_position(given),
+            **read_position(hf),
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
-def refuse_others(given: Given) -> None:
-    arch = given.get("arch", "transformer")
+def check_is_transformer(hf: HFConfig) -> None:
+    arch = hf.get("arch", "transformer")
     if not str(arch).startswith("transformer"):
-        raise DataError(f"arch is {arch!r}: Weft reads fairseq's transformer.", given.path)
+        raise DataError(f"arch is {arch!r}: Weft reads fairseq's transformer.", hf.path)
     for name in NEVER:
-        given.refuse(name, False, False)
-    given.refuse("adaptive_softmax_cutoff", None)
+        hf.refuse(name, False, False)
+    hf.refuse("adaptive_softmax_cutoff", None)
     for name in ("decoder_input_dim", "decoder_output_dim"):
-        given.refuse(name, given.size("decoder_embed_dim"), given.size("decoder_embed_dim"))
+        hf.refuse(name, hf.size("decoder_embed_dim"), hf.size("decoder_embed_dim"))
 
 
-def same_flag(given: Given, name: str) -> bool:
+def same_flag(hf: HFConfig, name: str) -> bool:
     """A yes or no that encoder and decoder share."""
-    source = given.flag(f"encoder_{name}", False)
-    given.refuse(f"decoder_{name}", source, source)
+    source = hf.flag(f"encoder_{name}", False)
+    hf.refuse(f"decoder_{name}", source, source)
     return source
 
 
-def read_position(given: Given) -> dict[str, Any]:
+def read_position(hf: HFConfig) -> dict[str, Any]:
     """The kind of positions, and how many a sequence may have."""
-    source = given.size("max_source_positions", 1024)
-    target = given.size("max_target_positions", 1024)
-    if given.flag("no_token_positional_embeddings", False):
+    source = hf.size("max_source_positions", 1024)
+    target = hf.size("max_target_positions", 1024)
+    if hf.flag("no_token_positional_embeddings", False):
         return {"position": {"kind": "none"}, "max_len": max(source, target)}
-    if same_flag(given, "learned_pos"):
-        given.refuse("max_target_positions", source, source)
+    if same_flag(hf, "learned_pos"):
+        hf.refuse("max_target_positions", source, source)
         return {"position": {"kind": "learned", "offset": PAD + 1}, "max_len": source}
     waves = {"kind": "sinusoidal", "layout": "halves", "spacing": "fairseq", "offset": PAD + 1}
     return {"position": waves, "max_len": max(source, target)}
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     tied = config.embedding.tied
     found = layer("encoder.embedding.words", "encoder.embed_tokens")
     if tied != "all":
@@ -118,9 +118,9 @@ def rules(config: ModelConfig) -> list[Rule]:
     return found + layers(config)
 
 
-def read_use(given: Given) -> Use:
+def read_generation(hf: HFConfig) -> GenerationConfig:
     """fairseq begins a translation with its end token."""
-    return Use(start=END, ends=(END,), banned=(PAD,))
+    return GenerationConfig(start=END, ends=(END,), banned=(PAD,))
 
 
 FAMILY = Family(
@@ -133,5 +133,5 @@ FAMILY = Family(
         r"(encoder|decoder)\.embed_positions\._float_tensor",
         r"decoder\.(embed_tokens|output_projection)\.weight",
     ),
-    read_use=read_use,
+    read_generation=read_generation,
 )

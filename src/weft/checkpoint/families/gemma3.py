@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.qwen3 import head_norms
 from weft.checkpoint.families.rope import read_rope, write_rope
 from weft.checkpoint.families.windows import read_window, write_window
-from weft.checkpoint.rules import Rule, layer
+from weft.checkpoint.weight_rules import WeightRule, layer
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
@@ -29,69 +29,69 @@ NORMS = {
 }
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("use_bidirectional_attention", False, False)
-    given.refuse("attn_logit_softcapping", None)
-    attention = read_attention(given)
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("use_bidirectional_attention", False, False)
+    hf.refuse("attn_logit_softcapping", None)
+    attention = read_attention(hf)
     return ModelConfig.from_dict(
         {
             "kind": "decoder",
-            "vocab_size": given.size("vocab_size"),
-            "width": given.size("hidden_size"),
-            "num_layers": given.size("num_hidden_layers"),
-            "max_len": given.size("max_position_embeddings", 131072),
+            "vocab_size": hf.size("vocab_size"),
+            "width": hf.size("hidden_size"),
+            "num_layers": hf.size("num_hidden_layers"),
+            "max_len": hf.size("max_position_embeddings", 131072),
             "dropout": 0.0,
             "attention": attention,
-            **read_ropes(given, has_windows=attention["pattern"]["kind"] == "window"),
+            **read_ropes(hf, has_windows=attention["pattern"]["kind"] == "window"),
             "feedforward": {
-                "kind": given.one_of("hidden_activation", KINDS, "gelu_pytorch_tanh"),
-                "width": given.size("intermediate_size"),
+                "kind": hf.one_of("hidden_activation", KINDS, "gelu_pytorch_tanh"),
+                "width": hf.size("intermediate_size"),
             },
             "norm": {
                 "kind": "rmsnorm",
-                "eps": given.number("rms_norm_eps", 1e-6),
+                "eps": hf.number("rms_norm_eps", 1e-6),
                 "placement": "both",
                 "unit_offset": True,
             },
             "embedding": {
-                "tied": "all" if given.flag("tie_word_embeddings", True) else "none",
+                "tied": "all" if hf.flag("tie_word_embeddings", True) else "none",
                 "scale": True,
             },
-            "head": {"softcap": given.get("final_logit_softcapping")},
+            "head": {"softcap": hf.get("final_logit_softcapping")},
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
-def read_attention(given: Given) -> dict[str, Any]:
-    every = given.size("sliding_window_pattern", given.size("_sliding_window_pattern", 6))
+def read_attention(hf: HFConfig) -> dict[str, Any]:
+    every = hf.size("sliding_window_pattern", hf.size("_sliding_window_pattern", 6))
     return {
         "kind": "gqa",
-        "num_heads": given.size("num_attention_heads"),
-        "num_kv_heads": given.size("num_key_value_heads", 4),
-        "head_size": given.size("head_dim", 256),
-        "bias": given.flag("attention_bias", False),
+        "num_heads": hf.size("num_attention_heads"),
+        "num_kv_heads": hf.size("num_key_value_heads", 4),
+        "head_size": hf.size("head_dim", 256),
+        "bias": hf.flag("attention_bias", False),
         "qk_norm": True,
-        "scale": given.size("query_pre_attn_scalar", 256) ** -0.5,
-        "pattern": read_window(given, lambda layer: bool((layer + 1) % every)),
+        "scale": hf.size("query_pre_attn_scalar", 256) ** -0.5,
+        "pattern": read_window(hf, lambda layer: bool((layer + 1) % every)),
     }
 
 
-def read_ropes(given: Given, has_windows: bool) -> dict[str, Any]:
+def read_ropes(hf: HFConfig, has_windows: bool) -> dict[str, Any]:
     """Both rotary bases. Old files: rope_theta and rope_scaling for the layers that see all keys,
     rope_local_base_freq for the others; new ones: rope_parameters by the type of layer."""
-    told = given.get("rope_parameters", {})
+    told = hf.get("rope_parameters", {})
     if not isinstance(told, Mapping):
-        raise DataError(f"rope_parameters is {told!r}: it must be an object.", given.path)
-    full = {**given.values, "rope_parameters": told.get("full_attention")}
+        raise DataError(f"rope_parameters is {told!r}: it must be an object.", hf.path)
+    full = {**hf.values, "rope_parameters": told.get("full_attention")}
     local = {
         "rope_parameters": told.get("sliding_attention"),
-        "rope_theta": given.get("rope_local_base_freq"),
-        "max_position_embeddings": given.get("max_position_embeddings"),
+        "rope_theta": hf.get("rope_local_base_freq"),
+        "max_position_embeddings": hf.get("max_position_embeddings"),
     }
     return {
-        "position": read_rope(Given(full, given.path), base=1e6),
-        "local_position": read_rope(Given(local, given.path), base=1e4) if has_windows else None,
+        "position": read_rope(HFConfig(full, hf.path), base=1e6),
+        "local_position": read_rope(HFConfig(local, hf.path), base=1e4) if has_windows else None,
     }
 
 
@@ -128,7 +128,7 @@ def write_ropes(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     found = llama.ends(config)
     for i in range(config.num_layers):
         ours, theirs = f"decoder.blocks.{i}", f"model.layers.{i}"

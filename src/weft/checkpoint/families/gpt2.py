@@ -9,38 +9,38 @@ from typing import Any
 
 from weft.checkpoint.families import llama
 from weft.checkpoint.families.activations import ACTIVATIONS, NAMES
-from weft.checkpoint.families.base import Family, Given, inner_width
-from weft.checkpoint.rules import Rule, layer, same, transposed
+from weft.checkpoint.families.base import Family, HFConfig, inner_width
+from weft.checkpoint.weight_rules import WeightRule, layer, same, transposed
 from weft.models.config import ModelConfig
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("scale_attn_by_inverse_layer_idx", False, False)
-    given.refuse("add_cross_attention", False, False)
-    width = given.size("n_embd")
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("scale_attn_by_inverse_layer_idx", False, False)
+    hf.refuse("add_cross_attention", False, False)
+    width = hf.size("n_embd")
     return ModelConfig.from_dict(
         {
             "kind": "decoder",
-            "vocab_size": given.size("vocab_size"),
+            "vocab_size": hf.size("vocab_size"),
             "width": width,
-            "num_layers": given.size("n_layer"),
-            "max_len": given.size("n_positions", 1024),
+            "num_layers": hf.size("n_layer"),
+            "max_len": hf.size("n_positions", 1024),
             "dropout": 0.0,
             "attention": {
                 "kind": "mha",
-                "num_heads": given.size("n_head"),
+                "num_heads": hf.size("n_head"),
                 "bias": True,
-                "scale": None if given.flag("scale_attn_weights", True) else 1.0,
+                "scale": None if hf.flag("scale_attn_weights", True) else 1.0,
             },
             "position": {"kind": "learned"},
             "feedforward": {
-                "kind": given.one_of("activation_function", ACTIVATIONS, "gelu_new"),
-                "width": given.size("n_inner", 4 * width),
+                "kind": hf.one_of("activation_function", ACTIVATIONS, "gelu_new"),
+                "width": hf.size("n_inner", 4 * width),
             },
-            "norm": {"kind": "layernorm", "eps": given.number("layer_norm_epsilon", 1e-5)},
-            "embedding": {"tied": "all" if given.flag("tie_word_embeddings", True) else "none"},
+            "norm": {"kind": "layernorm", "eps": hf.number("layer_norm_epsilon", 1e-5)},
+            "embedding": {"tied": "all" if hf.flag("tie_word_embeddings", True) else "none"},
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
@@ -63,7 +63,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     found = layer("decoder.embedding.words", "transformer.wte")
     found += [same("decoder.position.table_MD", "transformer.wpe.weight")]
     found += layer("decoder.norm", "transformer.ln_f", bias=True)
@@ -79,7 +79,7 @@ def rules(config: ModelConfig) -> list[Rule]:
     return found
 
 
-def product(ours: str, theirs: str) -> list[Rule]:
+def product(ours: str, theirs: str) -> list[WeightRule]:
     """Matrix and bias of one of their Conv1D layers."""
     weight = transposed(f"{ours}.weight", f"{theirs}.weight")
     return [weight, same(f"{ours}.bias", f"{theirs}.bias")]
@@ -94,5 +94,5 @@ FAMILY = Family(
     # causal masks that old files keep beside the weights
     ignored=(r".*\.attn\.(masked_)?bias", r"lm_head\.weight"),
     prefixes=("transformer.",),
-    read_use=llama.read_use,
+    read_generation=llama.read_generation,
 )

@@ -7,42 +7,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.checkpoint.families.base import Family, Given, Use, has_bias, inner_width
+from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig, has_bias, inner_width
+from weft.checkpoint.families.generation_config import ids
 from weft.checkpoint.families.rope import read_rope, write_rope
-from weft.checkpoint.families.uses import ids
-from weft.checkpoint.rules import Rule, layer, stacked_layers
+from weft.checkpoint.weight_rules import WeightRule, layer, stacked_layers
 from weft.models.config import ModelConfig
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("hidden_act", "silu")
-    given.refuse("pretraining_tp", 1)
-    heads = given.size("num_attention_heads")
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("hidden_act", "silu")
+    hf.refuse("pretraining_tp", 1)
+    heads = hf.size("num_attention_heads")
     return ModelConfig.from_dict(
         {
             "kind": "decoder",
-            "vocab_size": given.size("vocab_size"),
-            "width": given.size("hidden_size"),
-            "num_layers": given.size("num_hidden_layers"),
-            "max_len": given.size("max_position_embeddings", 2048),
+            "vocab_size": hf.size("vocab_size"),
+            "width": hf.size("hidden_size"),
+            "num_layers": hf.size("num_hidden_layers"),
+            "max_len": hf.size("max_position_embeddings", 2048),
             "dropout": 0.0,
             "attention": {
                 "kind": "gqa",
                 "num_heads": heads,
-                "num_kv_heads": given.size("num_key_value_heads", heads),
-                "head_size": given.get("head_dim"),
-                "bias": given.flag("attention_bias", False),
+                "num_kv_heads": hf.size("num_key_value_heads", heads),
+                "head_size": hf.get("head_dim"),
+                "bias": hf.flag("attention_bias", False),
             },
-            "position": read_rope(given),
+            "position": read_rope(hf),
             "feedforward": {
                 "kind": "swiglu",
-                "width": given.size("intermediate_size"),
-                "bias": given.flag("mlp_bias", False),
+                "width": hf.size("intermediate_size"),
+                "bias": hf.flag("mlp_bias", False),
             },
-            "norm": {"kind": "rmsnorm", "eps": given.number("rms_norm_eps", 1e-6)},
-            "embedding": {"tied": "all" if given.flag("tie_word_embeddings", False) else "none"},
+            "norm": {"kind": "rmsnorm", "eps": hf.number("rms_norm_eps", 1e-6)},
+            "embedding": {"tied": "all" if hf.flag("tie_word_embeddings", False) else "none"},
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
@@ -74,7 +74,7 @@ def common_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     found = ends(config)
     for i in range(config.num_layers):
         ours, theirs = f"decoder.blocks.{i}", f"model.layers.{i}"
@@ -85,14 +85,14 @@ def rules(config: ModelConfig) -> list[Rule]:
     return found
 
 
-def ends(config: ModelConfig) -> list[Rule]:
+def ends(config: ModelConfig) -> list[WeightRule]:
     """Words, the last norm, and the output table where it is another one."""
     found = layer("decoder.embedding.words", "model.embed_tokens")
     found += layer("decoder.norm", "model.norm")
     return found + (layer("head", "lm_head") if config.embedding.tied == "none" else [])
 
 
-def attention(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
+def attention(config: ModelConfig, ours: str, theirs: str) -> list[WeightRule]:
     heads, size = config.attention, config.head_size
     sizes = (heads.num_heads * size, heads.kv_heads * size, heads.kv_heads * size)
     names = [f"{theirs}.{part}_proj" for part in "qkv"]
@@ -101,7 +101,7 @@ def attention(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
     return found + layer(f"{ours}.out", f"{theirs}.o_proj", out_bias)
 
 
-def gated(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
+def gated(config: ModelConfig, ours: str, theirs: str) -> list[WeightRule]:
     """A gated feed-forward layer."""
     width, bias = inner_width(config), has_bias(config)
     names = [f"{theirs}.{part}_proj" for part in ("gate", "up")]
@@ -109,9 +109,9 @@ def gated(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
     return found + layer(f"{ours}.down", f"{theirs}.down_proj", bias)
 
 
-def read_use(given: Given) -> Use:
+def read_generation(hf: HFConfig) -> GenerationConfig:
     """End tokens: one id or a list of them."""
-    return Use(ends=tuple(ids(given, "eos_token_id")))
+    return GenerationConfig(ends=tuple(ids(hf, "eos_token_id")))
 
 
 FAMILY = Family(
@@ -122,5 +122,5 @@ FAMILY = Family(
     write_config=write_config,
     ignored=(r".*rotary_emb\.inv_freq", r"lm_head\.weight"),
     prefixes=("model.",),
-    read_use=read_use,
+    read_generation=read_generation,
 )

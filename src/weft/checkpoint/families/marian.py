@@ -14,33 +14,33 @@ from typing import Any
 
 from weft.checkpoint.families.bart import logits_bias
 from weft.checkpoint.families.bart_layers import layers, read_sizes, write_sizes
-from weft.checkpoint.families.base import Family, Given, Use
-from weft.checkpoint.families.uses import ids, read_use
-from weft.checkpoint.rules import Rule, layer
+from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig
+from weft.checkpoint.families.generation_config import ids, read_generation
+from weft.checkpoint.weight_rules import WeightRule, layer
 from weft.models.config import ModelConfig
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("normalize_embedding", False, False)
-    given.refuse("static_position_embeddings", True, True)
-    source = given.size("vocab_size")
-    is_shared = given.flag("share_encoder_decoder_embeddings", True)
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("normalize_embedding", False, False)
+    hf.refuse("static_position_embeddings", True, True)
+    source = hf.size("vocab_size")
+    is_shared = hf.flag("share_encoder_decoder_embeddings", True)
     if is_shared:
-        given.refuse("tie_word_embeddings", True, True)
-    is_tied = given.flag("tie_word_embeddings", True)
+        hf.refuse("tie_word_embeddings", True, True)
+    is_tied = hf.flag("tie_word_embeddings", True)
     return ModelConfig.from_dict(
         {
-            **read_sizes(given),
-            "vocab_size": source if is_shared else given.size("decoder_vocab_size", source),
+            **read_sizes(hf),
+            "vocab_size": source if is_shared else hf.size("decoder_vocab_size", source),
             "source_vocab_size": None if is_shared else source,
             "position": {"kind": "sinusoidal", "layout": "halves"},
             "embedding": {
                 "tied": "all" if is_shared else "output" if is_tied else "none",
-                "scale": given.flag("scale_embedding", False),
+                "scale": hf.flag("scale_embedding", False),
             },
             "head": {"bias": True},
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
@@ -60,7 +60,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     if config.embedding.tied == "all":
         found = layer("encoder.embedding.words", "model.shared")
     else:
@@ -71,10 +71,10 @@ def rules(config: ModelConfig) -> list[Rule]:
     return [*found, logits_bias(), *layers(config, "model.")]
 
 
-def read_marian_use(given: Given) -> Use:
+def read_marian_generation(hf: HFConfig) -> GenerationConfig:
     """The padding starts every translation where nothing else is named, and is in none."""
-    pad = ids(given, "pad_token_id")
-    use = read_use(given, never=tuple(pad))
+    pad = ids(hf, "pad_token_id")
+    use = read_generation(hf, never=tuple(pad))
     return use if use.start is not None or not pad else replace(use, start=pad[0])
 
 
@@ -90,5 +90,5 @@ FAMILY = Family(
         # computed, not learned
         r"model\.(encoder|decoder)\.embed_positions\.weight",
     ),
-    read_use=read_marian_use,
+    read_generation=read_marian_generation,
 )

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.windows import read_window, write_window
 from weft.models.config import ModelConfig
 
 
-def read_config(given: Given) -> ModelConfig:
+def read_config(hf: HFConfig) -> ModelConfig:
     """layer_types, which some files have, goes before sliding_window (transformers then calls the
     model a Ministral)."""
-    values = llama.read_config(given).to_dict()
-    has_window = given.get("sliding_window") is not None
-    values["attention"]["pattern"] = read_window(given, lambda layer: has_window)
-    return ModelConfig.from_dict(values, where=str(given.path))
+    values = llama.read_config(hf).to_dict()
+    has_window = hf.get("sliding_window") is not None
+    values["attention"]["pattern"] = read_window(hf, lambda layer: has_window)
+    return ModelConfig.from_dict(values, where=str(hf.path))
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.windows import read_window, write_window
 from weft.models.config import ModelConfig
 
 
-def read_config(given: Given) -> ModelConfig:
-    values = llama.read_config(given).to_dict()
-    values["attention"] |= {"bias": True, "out_bias": False, "pattern": read_pattern(given)}
-    return ModelConfig.from_dict(values, where=str(given.path))
+def read_config(hf: HFConfig) -> ModelConfig:
+    values = llama.read_config(hf).to_dict()
+    values["attention"] |= {"bias": True, "out_bias": False, "pattern": read_pattern(hf)}
+    return ModelConfig.from_dict(values, where=str(hf.path))
 
 
-def read_pattern(given: Given) -> dict[str, Any]:
+def read_pattern(hf: HFConfig) -> dict[str, Any]:
     """Their windows: only where use_sliding_window is true, from layer max_window_layers on."""
-    is_used = given.flag("use_sliding_window", False) and given.get("sliding_window") is not None
-    first = given.number("max_window_layers", 28) if is_used else given.size("num_hidden_layers")
-    return read_window(given, lambda layer: layer >= first)
+    is_used = hf.flag("use_sliding_window", False) and hf.get("sliding_window") is not None
+    first = hf.number("max_window_layers", 28) if is_used else hf.size("num_hidden_layers")
+    return read_window(hf, lambda layer: layer >= first)
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.qwen2 import read_pattern, write_pattern
-from weft.checkpoint.rules import Rule, layer
+from weft.checkpoint.weight_rules import WeightRule, layer
 from weft.models.config import ModelConfig
 
 
-def read_config(given: Given) -> ModelConfig:
+def read_config(hf: HFConfig) -> ModelConfig:
     # a file without head_dim means 128 here, not width / heads
-    given = Given({**given.values, "head_dim": given.size("head_dim", 128)}, given.path)
-    values = llama.read_config(given).to_dict()
-    values["attention"] |= {"qk_norm": True, "pattern": read_pattern(given)}
-    return ModelConfig.from_dict(values, where=str(given.path))
+    hf = HFConfig({**hf.values, "head_dim": hf.size("head_dim", 128)}, hf.path)
+    values = llama.read_config(hf).to_dict()
+    values["attention"] |= {"qk_norm": True, "pattern": read_pattern(hf)}
+    return ModelConfig.from_dict(values, where=str(hf.path))
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
@@ -31,14 +31,14 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     found = llama.rules(config)
     for i in range(config.num_layers):
         found += head_norms(f"decoder.blocks.{i}.attention", f"model.layers.{i}.self_attn")
     return found
 
 
-def head_norms(ours: str, theirs: str) -> list[Rule]:
+def head_norms(ours: str, theirs: str) -> list[WeightRule]:
     """The norms of a layer's queries and keys."""
     found = layer(f"{ours}.query_norm", f"{theirs}.q_norm")
     return found + layer(f"{ours}.key_norm", f"{theirs}.k_norm")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
@@ -48,31 +48,31 @@ READS = {
 }
 
 
-def read_rope(given: Given, layout: str = "halves", base: float = 10000.0) -> dict[str, Any]:
+def read_rope(hf: HFConfig, layout: str = "halves", base: float = 10000.0) -> dict[str, Any]:
     """Settings of position.kind = rotary from either spelling."""
-    values = given.get("rope_parameters") or given.get("rope_scaling") or {}
+    values = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
     if not isinstance(values, Mapping):
-        raise DataError(f"rope_scaling is {values!r}: it must be an object.", given.path)
-    theta = Given(values, given.path).number("rope_theta", given.number("rope_theta", base))
+        raise DataError(f"rope_scaling is {values!r}: it must be an object.", hf.path)
+    theta = HFConfig(values, hf.path).number("rope_theta", hf.number("rope_theta", base))
     return {
         "kind": "rotary",
         "base": theta,
         "layout": layout,
-        "scaling": read_scaling(values, given),
+        "scaling": read_scaling(values, hf),
     }
 
 
-def read_scaling(values: Mapping[str, Any], given: Given) -> dict[str, Any]:
+def read_scaling(values: Mapping[str, Any], hf: HFConfig) -> dict[str, Any]:
     """The scaling rule, under our names."""
     kind = values.get("rope_type", values.get("type", "default"))
     if kind == "default":
         return {"kind": "none"}
     if kind not in READS:
         known = ", ".join(["default", *READS])
-        raise DataError(f"rope_type is {kind!r}: Weft knows {known}.", given.path)
+        raise DataError(f"rope_type is {kind!r}: Weft knows {known}.", hf.path)
     found = {NAMES[name]: values[name] for name in READS[kind] if values.get(name) is not None}
     if "original_max_position_embeddings" in READS[kind]:
-        found.setdefault("original_max_len", given.size("max_position_embeddings", 2048))
+        found.setdefault("original_max_len", hf.size("max_position_embeddings", 2048))
     return {"kind": kind, **found}
 
 

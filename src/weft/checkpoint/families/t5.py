@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from weft.checkpoint.families.base import Family, Given, Use, inner_width
-from weft.checkpoint.families.uses import ids, read_use
-from weft.checkpoint.rules import Rule, layer, same, stacked_layers
+from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig, inner_width
+from weft.checkpoint.families.generation_config import ids, read_generation
+from weft.checkpoint.weight_rules import WeightRule, layer, same, stacked_layers
 from weft.models.config import ModelConfig
 
 PROJECTIONS = {
@@ -28,41 +28,41 @@ PROJECTIONS = {
 THEIR_PROJECTIONS = {ours: theirs for theirs, ours in PROJECTIONS.items()}
 
 
-def read_config(given: Given) -> ModelConfig:
-    given.refuse("is_encoder_decoder", True, True)
-    width, layers = given.size("d_model"), given.size("num_layers")
-    is_first = given.flag("tie_word_embeddings", True)
-    is_first = is_first and given.flag("scale_decoder_outputs", True)
+def read_config(hf: HFConfig) -> ModelConfig:
+    hf.refuse("is_encoder_decoder", True, True)
+    width, layers = hf.size("d_model"), hf.size("num_layers")
+    is_first = hf.flag("tie_word_embeddings", True)
+    is_first = is_first and hf.flag("scale_decoder_outputs", True)
     return ModelConfig.from_dict(
         {
             "kind": "encoder-decoder",
-            "vocab_size": given.size("vocab_size"),
+            "vocab_size": hf.size("vocab_size"),
             "width": width,
-            "num_layers": given.size("num_decoder_layers", layers),
+            "num_layers": hf.size("num_decoder_layers", layers),
             "encoder_layers": layers,
-            "max_len": given.size("n_positions", 512),
+            "max_len": hf.size("n_positions", 512),
             "dropout": 0.0,
             "attention": {
                 "kind": "mha",
-                "num_heads": given.size("num_heads"),
-                "head_size": given.size("d_kv"),
+                "num_heads": hf.size("num_heads"),
+                "head_size": hf.size("d_kv"),
                 "scale": 1.0,
             },
             "position": {
                 "kind": "bucketed",
-                "num_buckets": given.size("relative_attention_num_buckets", 32),
-                "max_distance": given.size("relative_attention_max_distance", 128),
+                "num_buckets": hf.size("relative_attention_num_buckets", 32),
+                "max_distance": hf.size("relative_attention_max_distance", 128),
             },
             "feedforward": {
-                "kind": given.one_of("feed_forward_proj", PROJECTIONS, "relu"),
-                "width": given.size("d_ff"),
+                "kind": hf.one_of("feed_forward_proj", PROJECTIONS, "relu"),
+                "width": hf.size("d_ff"),
                 "bias": False,
             },
-            "norm": {"kind": "rmsnorm", "eps": given.number("layer_norm_epsilon", 1e-6)},
+            "norm": {"kind": "rmsnorm", "eps": hf.number("layer_norm_epsilon", 1e-6)},
             "embedding": {"tied": "all" if is_first else "input"},
             "head": {"scale": width**-0.5 if is_first else 1.0},
         },
-        where=str(given.path),
+        where=str(hf.path),
     )
 
 
@@ -90,7 +90,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def rules(config: ModelConfig) -> list[Rule]:
+def rules(config: ModelConfig) -> list[WeightRule]:
     # one of our tables stands for both sides; it is named by the side that is built first
     found = layer("encoder.embedding.words", "shared")
     if config.embedding.tied == "input":
@@ -104,7 +104,7 @@ def rules(config: ModelConfig) -> list[Rule]:
     return found
 
 
-def block(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
+def block(config: ModelConfig, ours: str, theirs: str) -> list[WeightRule]:
     """Attention, in a decoder cross-attention, and feed-forward: layers 0, 1 and 2 of a block."""
     rooms = [("attention", "SelfAttention")]
     rooms += [("cross", "EncDecAttention")] if ours.startswith("decoder") else []
@@ -119,7 +119,7 @@ def block(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
     return found + feedforward(config, f"{ours}.feedforward", f"{last}.DenseReluDense")
 
 
-def feedforward(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
+def feedforward(config: ModelConfig, ours: str, theirs: str) -> list[WeightRule]:
     width, found = inner_width(config), layer(f"{ours}.down", f"{theirs}.wo")
     if THEIR_PROJECTIONS[config.feedforward.kind].startswith("gated"):
         names = (f"{theirs}.wi_0", f"{theirs}.wi_1")
@@ -127,10 +127,10 @@ def feedforward(config: ModelConfig, ours: str, theirs: str) -> list[Rule]:
     return found + layer(f"{ours}.up", f"{theirs}.wi")
 
 
-def read_t5_use(given: Given) -> Use:
+def read_t5_generation(hf: HFConfig) -> GenerationConfig:
     """T5 begins with its padding where the settings name nothing else."""
-    use = read_use(given)
-    pad = [*ids(given, "pad_token_id"), 0][0]
+    use = read_generation(hf)
+    pad = [*ids(hf, "pad_token_id"), 0][0]
     return use if use.start is not None else replace(use, start=pad)
 
 
@@ -146,5 +146,5 @@ FAMILY = Family(
         # of the first files; cross-attention has no positions
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
     ),
-    read_use=read_t5_use,
+    read_generation=read_t5_generation,
 )

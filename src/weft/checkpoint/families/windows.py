@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.checkpoint.families.base import Given
+from weft.checkpoint.families.base import HFConfig
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
@@ -18,14 +18,14 @@ TYPES = {"full_attention": False, "sliding_attention": True}
 """Their names of layers, and whether these have a window."""
 
 
-def read_window(given: Given, has_window: Callable[[int], bool]) -> dict[str, Any]:
+def read_window(hf: HFConfig, has_window: Callable[[int], bool]) -> dict[str, Any]:
     """Settings of attention.pattern. `has_window` answers for a layer (counted from 0) where the
     file has no layer_types."""
-    count = given.size("num_hidden_layers")
-    windowed = told_layers(given, count) or [has_window(layer) for layer in range(count)]
+    count = hf.size("num_hidden_layers")
+    windowed = windowed_layers(hf, count) or [has_window(layer) for layer in range(count)]
     if not any(windowed):
         return {"kind": "full"}
-    pattern = {"kind": "window", "window": given.size("sliding_window")}
+    pattern = {"kind": "window", "window": hf.size("sliding_window")}
     if all(windowed):
         return pattern
     every = windowed.index(False) + 1
@@ -34,23 +34,23 @@ def read_window(given: Given, has_window: Callable[[int], bool]) -> dict[str, An
             f"{sum(windowed)} of its {count} layers have a window, beginning with layer "
             f"{windowed.index(True) + 1}: Weft computes a window in every layer, or in all but "
             "each n-th.",
-            given.path,
+            hf.path,
         )
     return {**pattern, "full_every": every}
 
 
-def told_layers(given: Given, count: int) -> list[bool] | None:
+def windowed_layers(hf: HFConfig, count: int) -> list[bool] | None:
     """Whether each layer has a window, from layer_types; None: the file has none."""
-    types = given.get("layer_types")
+    types = hf.get("layer_types")
     if types is None:
         return None
     if not isinstance(types, list) or len(types) != count:
         told = f"a list of {len(types)}" if isinstance(types, list) else repr(types)
-        raise DataError(f"layer_types is {told}: it must name {count} layers.", given.path)
+        raise DataError(f"layer_types is {told}: it must name {count} layers.", hf.path)
     unknown = [kind for kind in types if not isinstance(kind, str) or kind not in TYPES]
     if unknown:
         known = ", ".join(TYPES)
-        raise DataError(f"layer_types holds {unknown[0]!r}: Weft knows {known}.", given.path)
+        raise DataError(f"layer_types holds {unknown[0]!r}: Weft knows {known}.", hf.path)
     return [TYPES[kind] for kind in types]
 
 

@@ -1,4 +1,4 @@
-"""`Cursor`: bytes of a GGUF header -> numbers, texts and lists, never beyond the bytes there are.
+"""`HeaderCursor`: bytes of a GGUF header -> numbers, strings and lists, with bounds checks.
 
 Whatever a file claims (a count, a length) is compared with the bytes that are left before anything
 is allocated or repeated, so that a forged file fails at once and a cut one is named as such.
@@ -42,7 +42,7 @@ MIN_SIZES = {TEXT: 8, LIST: 12}
 """Bytes that the smallest text and the smallest list take."""
 
 
-class Cursor:
+class HeaderCursor:
     """A place in the header that moves forward as values are read."""
 
     def __init__(self, buffer: mmap.mmap | bytes, path: Path) -> None:

@@ -1,7 +1,6 @@
 """The header of a GGUF file: settings and the places of its tensors, without their contents.
 
-A path enters, a `Header` leaves; tensor data is never touched, so that a file of many gigabytes is
-described in milliseconds. Layout (little-endian):
+A path enters, a `GGUFHeader` leaves. Tensor data is not read. Layout (little-endian):
 
     "GGUF" version=2|3 num_tensors num_entries
     entries   key, type, value
@@ -18,7 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.gguf.cursor import Cursor
+from weft.checkpoint.gguf.cursor import HeaderCursor
 from weft.checkpoint.gguf.types import TYPES, TensorType
 from weft.core.errors import DataError
 
@@ -53,7 +52,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
-class Header:
+class GGUFHeader:
     """Everything that a GGUF file says of itself."""
 
     path: Path
@@ -73,7 +72,7 @@ def is_gguf(path: Path) -> bool:
         return False
 
 
-def read_header(path: str | Path) -> Header:
+def read_header(path: str | Path) -> GGUFHeader:
     """Parse and check a header; a DataError names what is wrong with it."""
     path = Path(path)
     if not path.is_file():
@@ -82,17 +81,17 @@ def read_header(path: str | Path) -> Header:
         if path.stat().st_size == 0:
             raise DataError("is empty. Copy or download the file again.", path)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-            return parse(Cursor(buffer, path))
+            return parse(HeaderCursor(buffer, path))
 
 
-def parse(cursor: Cursor) -> Header:
+def parse(cursor: HeaderCursor) -> GGUFHeader:
     version = read_version(cursor)
     num_tensors = cursor.u64("the number of tensors")
     num_entries = cursor.count("entries", ENTRY_BYTES, MAX_ENTRIES)
     if num_tensors * TENSOR_BYTES > cursor.end - cursor.at or num_tensors > MAX_TENSORS:
         cursor.fail(f"says that {num_tensors} tensors follow, more than the file has room for")
     metadata = read_metadata(cursor, num_entries)
-    refuse_parts(metadata, cursor.path)
+    check_not_split(metadata, cursor.path)
     found = [read_tensor(cursor) for _ in range(num_tensors)]
     alignment = read_alignment(metadata, cursor.path)
     data_start = -(-cursor.at // alignment) * alignment
@@ -101,10 +100,10 @@ def parse(cursor: Cursor) -> Header:
         if tensor.name in tensors:
             cursor.fail(f"has two tensors with the name {short(tensor.name)}")
         tensors[tensor.name] = placed(tensor, data_start, alignment, cursor)
-    return Header(cursor.path, version, metadata, tensors)
+    return GGUFHeader(cursor.path, version, metadata, tensors)
 
 
-def read_version(cursor: Cursor) -> int:
+def read_version(cursor: HeaderCursor) -> int:
     start = bytes(cursor.buffer[:4])
     if start != MAGIC:
         raise DataError(
@@ -122,7 +121,7 @@ def read_version(cursor: Cursor) -> int:
     return version
 
 
-def read_metadata(cursor: Cursor, count: int) -> dict[str, Any]:
+def read_metadata(cursor: HeaderCursor, count: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for index in range(count):
         key = cursor.text(f"the name of entry {index}")
@@ -133,7 +132,7 @@ def read_metadata(cursor: Cursor, count: int) -> dict[str, Any]:
     return metadata
 
 
-def read_tensor(cursor: Cursor) -> TensorInfo:
+def read_tensor(cursor: HeaderCursor) -> TensorInfo:
     """One description; `start` is still counted from the beginning of the data."""
     name = cursor.text("the name of a tensor")
     what = f"tensor {short(name)}"
@@ -154,7 +153,7 @@ def read_tensor(cursor: Cursor) -> TensorInfo:
     return TensorInfo(name, shape, kind, cursor.u64(what))
 
 
-def placed(tensor: TensorInfo, data_start: int, alignment: int, cursor: Cursor) -> TensorInfo:
+def placed(tensor: TensorInfo, data_start: int, alignment: int, cursor: HeaderCursor) -> TensorInfo:
     """The tensor with its place in the file, which must be inside it."""
     start, room = data_start + tensor.start, cursor.end - data_start
     if tensor.start % alignment or tensor.start + tensor.num_bytes > room:
@@ -179,7 +178,7 @@ def read_alignment(metadata: Mapping[str, Any], path: Path) -> int:
     return int(value)
 
 
-def refuse_parts(metadata: Mapping[str, Any], path: Path) -> None:
+def check_not_split(metadata: Mapping[str, Any], path: Path) -> None:
     count = metadata.get("split.count", 1)
     if isinstance(count, int) and count > 1:
         raise DataError(

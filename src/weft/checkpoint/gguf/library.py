@@ -16,14 +16,14 @@ from gguf.gguf_writer import GGUFWriter
 from gguf.quants import dequantize, quantize
 from torch import Tensor
 
-from weft.checkpoint.gguf.plan import Planned
+from weft.checkpoint.gguf.plan import TensorPlan
 from weft.checkpoint.gguf.types import TensorType
 from weft.core.errors import UsageError
 
 MAX_F16 = float(np.finfo(np.float16).max)
 
 
-def dequantise(kind: TensorType, blocks: Tensor) -> Tensor:
+def dequantize_with_library(kind: TensorType, blocks: Tensor) -> Tensor:
     """Blocks as bytes [n, block_bytes] -> numbers [n, block_len]."""
     # one long row: the library loops over rows
     rows = blocks.numpy().reshape(1, -1)
@@ -31,13 +31,13 @@ def dequantise(kind: TensorType, blocks: Tensor) -> Tensor:
     return torch.from_numpy(numbers).view(-1, kind.block_len)
 
 
-def quantise(kind: TensorType, tensor: Tensor) -> np.ndarray[Any, Any]:
+def quantize_with_library(kind: TensorType, tensor: Tensor) -> np.ndarray[Any, Any]:
     """A tensor of any float type -> rows of numbers or of bytes."""
     numbers = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
     return quantize(numbers, GGMLQuantizationType(kind.number))
 
 
-def write_file(path: Path, metadata: Mapping[str, Any], planned: Sequence[Planned]) -> None:
+def write_file(path: Path, metadata: Mapping[str, Any], planned: Sequence[TensorPlan]) -> None:
     """A whole GGUF file; each tensor is made when it is written and let go after."""
     writer = GGUFWriter(path, str(metadata["general.architecture"]))
     try:
@@ -70,7 +70,7 @@ def add_value(writer: GGUFWriter, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def add_info(writer: GGUFWriter, tensor: Planned) -> None:
+def add_info(writer: GGUFWriter, tensor: TensorPlan) -> None:
     kind = tensor.type
     num_bytes = int(np.prod(tensor.shape)) // kind.block_len * kind.block_bytes
     # the dtype is read only where no type is given
@@ -83,7 +83,7 @@ def add_info(writer: GGUFWriter, tensor: Planned) -> None:
     )
 
 
-def packed(tensor: Planned) -> np.ndarray[Any, Any]:
+def packed(tensor: TensorPlan) -> np.ndarray[Any, Any]:
     """A tensor's bytes; a UsageError for numbers that F16 cannot hold."""
     made = tensor.make()
     most = float(made.abs().max()) if tensor.type.name == "F16" else 0.0
@@ -92,4 +92,4 @@ def packed(tensor: Planned) -> np.ndarray[Any, Any]:
             f"tensor {tensor.name} has a number of size {most:g}, above the largest that F16 holds "
             f"({MAX_F16:g}). Use f32."
         )
-    return quantise(tensor.type, made)
+    return quantize_with_library(tensor.type, made)

@@ -7,19 +7,19 @@ from typing import Literal
 
 import torch
 
-from weft.checkpoint.gguf.load import open_gguf
-from weft.checkpoint.gguf.save import write_gguf
-from weft.checkpoint.gguf.vocabulary.table import read_tokenizer
+from weft.checkpoint.gguf.reader import open_gguf
+from weft.checkpoint.gguf.vocabularies.table import read_tokenizer
+from weft.checkpoint.gguf.writer import write_gguf
 from weft.checkpoint.huggingface import (
     TASKS,
-    Foreign,
-    build_foreign,
+    HFCheckpoint,
+    build_hf,
     choose_family,
-    open_foreign,
-    told_use,
+    generation_config_dict,
+    open_hf,
 )
-from weft.checkpoint.native import Checkpoint
 from weft.checkpoint.state import split_state
+from weft.checkpoint.weft_folder import Checkpoint
 from weft.models.build import Model
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
@@ -27,42 +27,46 @@ from weft.text.tokenizer import Tokenizer
 TEMPLATE = "tokenizer.chat_template"
 
 
-def open_model(path: Path) -> Foreign:
+def open_model(path: Path) -> HFCheckpoint:
     """What the file's header says."""
     opened = open_gguf(path)
-    return open_foreign(opened.config, opened.config, path, opened.source)
+    return open_hf(opened.config, opened.config, path, opened.source)
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
     """The model of a file, its numbers turned into `dtype`."""
     opened = open_gguf(path)
-    foreign = open_foreign(opened.config, opened.config, path, opened.source)
+    foreign = open_hf(opened.config, opened.config, path, opened.source)
     template = opened.tokenizer.get(TEMPLATE)
     return Checkpoint(
         tokenizer=read_tokenizer(opened.tokenizer, path),
         model=built(foreign, device, dtype),
         task=TASKS[foreign.config.kind],
-        use=foreign.use,
+        generation_config=foreign.generation_config,
         chat_template=template if isinstance(template, str) else None,
         family=foreign.family.name,
     )
 
 
-def built(foreign: Foreign, device: torch.device, dtype: torch.dtype) -> Model:
+def built(foreign: HFCheckpoint, device: torch.device, dtype: torch.dtype) -> Model:
     """The model, its blocks unpacked by the source's own threads. torch's would wait for each other
     after every tensor that is joined here, and burn twice the time of the work."""
     count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return build_foreign(foreign, device, dtype)
+        return build_hf(foreign, device, dtype)
     finally:
         # what threads set for themselves is what later ones begin with
         torch.set_num_threads(count)
 
 
-def told_pooling(checkpoint: Checkpoint) -> dict[str, str]:
+def pooling_config(checkpoint: Checkpoint) -> dict[str, str]:
     """How texts become vectors, under the word of dialect/bert.py."""
-    return {"pooling": checkpoint.use.pooling} if checkpoint.model.config.kind == "encoder" else {}
+    return (
+        {"pooling": checkpoint.generation_config.pooling}
+        if checkpoint.model.config.kind == "encoder"
+        else {}
+    )
 
 
 def describe_model(path: Path) -> tuple[str, ModelConfig]:
@@ -80,6 +84,6 @@ def save_gguf(
     """Write a file; the name of the family that it was written as."""
     chosen, values = choose_family(checkpoint, family)
     tensors = split_state(checkpoint.model, chosen.rules(checkpoint.model.config))
-    config = {**values, **told_use(checkpoint), **told_pooling(checkpoint)}
+    config = {**values, **generation_config_dict(checkpoint), **pooling_config(checkpoint)}
     write_gguf(out, config, tensors, checkpoint.tokenizer, checkpoint.chat_template, kind)
     return chosen.name

@@ -1,7 +1,7 @@
 """Which tensors a GGUF file will have, of which type, and how each is made when its turn comes.
 
-Hugging Face's tensors enter by name; a list of `Planned` leaves, in the order of the file. Nothing
-is copied or turned here but tensors without memory, for their shapes.
+Hugging Face tensors by name -> a list of `TensorPlan` in the order of the file. Shapes are computed
+on meta tensors; no data is copied here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.checkpoint.gguf.dialect.base import Architecture
+from weft.checkpoint.gguf.dialect.base import GGUFArchitecture
 from weft.checkpoint.gguf.types import TYPES, TensorType
-from weft.checkpoint.rules import Rule
+from weft.checkpoint.weight_rules import WeightRule
 from weft.core.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ IN_FULL = ("position_embd.weight", "token_types.weight", "attn_rel_b.weight", "f
 
 
 @dataclass(frozen=True)
-class Planned:
+class TensorPlan:
     """A tensor to be written."""
 
     name: str
@@ -39,7 +39,7 @@ class Planned:
     """The tensor itself, in GGUF's order of rows."""
 
 
-class Given:
+class HFTensors:
     """Hugging Face's tensors, found also where a file leaves off or adds a beginning."""
 
     def __init__(self, tensors: Mapping[str, Tensor], prefixes: Sequence[str]) -> None:
@@ -63,23 +63,23 @@ class Given:
 
 
 def plan_tensors(
-    architecture: Architecture,
+    architecture: GGUFArchitecture,
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     extra: Mapping[str, Tensor],
     kind: str,
-) -> list[Planned]:
+) -> list[TensorPlan]:
     """All tensors of a file; a UsageError names what is missing or left over."""
-    given = Given(tensors, architecture.prefixes)
+    tensors_in = HFTensors(tensors, architecture.prefixes)
     found = [
-        Planned(name, tuple(tensor.shape), BY_NAME["F32"], partial(same, tensor))
+        TensorPlan(name, tuple(tensor.shape), BY_NAME["F32"], partial(same, tensor))
         for name, tensor in extra.items()
     ]
     for rule in architecture.rules(config):
-        found += plan_rule(rule, given, kind)
+        found += plan_rule(rule, tensors_in, kind)
     for stack, names in architecture.stacks(config).items():
-        found.append(plan_stack(stack, names, given, kind))
-    dropped, unknown = given.left(architecture.ignored)
+        found.append(plan_stack(stack, names, tensors_in, kind))
+    dropped, unknown = tensors_in.left(architecture.ignored)
     if unknown:
         raise UsageError(
             f"tensor {unknown[0]} (and {len(unknown) - 1} more) has no place in a GGUF file of "
@@ -94,9 +94,9 @@ def same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def plan_rule(rule: Rule, given: Given, kind: str) -> Iterator[Planned]:
-    name = given.find(rule.ours)
-    shape = given.tensors[name].shape
+def plan_rule(rule: WeightRule, tensors_in: HFTensors, kind: str) -> Iterator[TensorPlan]:
+    name = tensors_in.find(rule.target_name)
+    shape = tensors_in.tensors[name].shape
     try:
         parts = rule.split(torch.empty(shape, device="meta"))
     except RuntimeError:
@@ -104,24 +104,24 @@ def plan_rule(rule: Rule, given: Given, kind: str) -> Iterator[Planned]:
             f"tensor {name} has shape {tuple(shape)}, which does not fit the settings. Use the "
             "settings and tensors of one model."
         ) from None
-    for index, (part, theirs) in enumerate(zip(parts, rule.theirs, strict=True)):
-        make = partial(make_part, rule, given, name, index)
-        yield Planned(theirs, tuple(part.shape), type_of(theirs, tuple(part.shape), kind), make)
+    for index, (part, theirs) in enumerate(zip(parts, rule.file_names, strict=True)):
+        make = partial(make_part, rule, tensors_in, name, index)
+        yield TensorPlan(theirs, tuple(part.shape), type_of(theirs, tuple(part.shape), kind), make)
 
 
-def make_part(rule: Rule, given: Given, name: str, index: int) -> Tensor:
-    return rule.split(given.tensors[name])[index]
+def make_part(rule: WeightRule, tensors_in: HFTensors, name: str, index: int) -> Tensor:
+    return rule.split(tensors_in.tensors[name])[index]
 
 
-def plan_stack(stack: str, names: Sequence[str], given: Given, kind: str) -> Planned:
-    there = [given.find(name) for name in names]
-    shape = (len(there), *given.tensors[there[0]].shape)
-    make = partial(make_stack, given, there)
-    return Planned(stack, shape, type_of(stack, shape, kind), make)
+def plan_stack(stack: str, names: Sequence[str], tensors_in: HFTensors, kind: str) -> TensorPlan:
+    there = [tensors_in.find(name) for name in names]
+    shape = (len(there), *tensors_in.tensors[there[0]].shape)
+    make = partial(make_stack, tensors_in, there)
+    return TensorPlan(stack, shape, type_of(stack, shape, kind), make)
 
 
-def make_stack(given: Given, names: Sequence[str]) -> Tensor:
-    return torch.stack([given.tensors[name] for name in names])
+def make_stack(tensors_in: HFTensors, names: Sequence[str]) -> Tensor:
+    return torch.stack([tensors_in.tensors[name] for name in names])
 
 
 def type_of(name: str, shape: tuple[int, ...], kind: str) -> TensorType:

@@ -15,14 +15,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from weft.checkpoint.gguf.dequantise import READABLE, Unpack, unpacker
-from weft.checkpoint.gguf.few_bits import TAKE, as_rows, empty_blocks, some_blocks
-from weft.checkpoint.gguf.header import Header, TensorInfo
-from weft.checkpoint.reading import Bytes
+from weft.checkpoint.gguf.dequantize import READABLE_TYPES, DequantizeFn, dequantize_fn
+from weft.checkpoint.gguf.header import GGUFHeader, TensorInfo
+from weft.checkpoint.gguf.quantized_blocks import REPACK, as_rows, block_range, empty_blocks
+from weft.checkpoint.reading import FileReader
 from weft.core.errors import DataError
 from weft.core.quantized import QuantizedMatrix
 
-Use = Callable[[int, int, Tensor], None]
+ConsumeBlocks = Callable[[int, int, Tensor], None]
 """Takes blocks start..end of those asked for, as bytes [end - start, block_bytes]."""
 
 PIECE = 1 << 20
@@ -39,12 +39,12 @@ class GGUFSource:
 
     is_mapped = False
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: GGUFHeader) -> None:
         self.header, self.path = header, header.path
         self.shapes: Mapping[str, tuple[int, ...]] = {
             name: info.shape for name, info in header.tensors.items()
         }
-        self.file = Bytes(self.path)
+        self.file = FileReader(self.path)
         self.num_threads = min(MAX_THREADS, torch.get_num_threads())
 
     @cached_property
@@ -63,12 +63,12 @@ class GGUFSource:
         count = info.num_blocks // info.shape[0]
         return self.blocks(info, index * count, count).view(info.shape[1:])
 
-    def read_few(self, name: str) -> QuantizedMatrix | None:
+    def read_quantized(self, name: str) -> QuantizedMatrix | None:
         """A matrix in few bits; None where it has another type."""
         info = self.header.tensors[name]
         return self.few_bits(info, 0, info.shape[0]) if len(info.shape) == 2 else None
 
-    def read_few_part(self, name: str, index: int) -> QuantizedMatrix | None:
+    def read_quantized_part(self, name: str, index: int) -> QuantizedMatrix | None:
         """One matrix of a stack in few bits."""
         info = self.header.tensors[name]
         rows = info.shape[1]
@@ -76,21 +76,21 @@ class GGUFSource:
 
     def few_bits(self, info: TensorInfo, row: int, rows: int) -> QuantizedMatrix | None:
         """Some rows, from `row` on."""
-        take = TAKE.get(info.type.name)
+        take = REPACK.get(info.type.name)
         if take is None:
             return None
         each = info.shape[-1] // info.type.block_len
         out = empty_blocks(info.type.name, rows * each)
 
         def use(start: int, end: int, data: Tensor) -> None:
-            take(data, some_blocks(out, start, end))
+            take(data, block_range(out, start, end))
 
         self.each_piece(info, row * each, rows * each, use)
         return as_rows(out, rows)
 
     def blocks(self, info: TensorInfo, first: int, count: int) -> Tensor:
         """Numbers of `count` blocks, [count, block_len]."""
-        unpack = self.unpack_of(info)
+        unpack = self.dequantize_fn_of(info)
         out = torch.empty(count, info.type.block_len)
 
         def use(start: int, end: int, data: Tensor) -> None:
@@ -99,7 +99,7 @@ class GGUFSource:
         self.each_piece(info, first, count, use)
         return out
 
-    def each_piece(self, info: TensorInfo, first: int, count: int, use: Use) -> None:
+    def each_piece(self, info: TensorInfo, first: int, count: int, use: ConsumeBlocks) -> None:
         """Read `count` blocks from `first` on, in pieces that threads of ours take."""
         if count * info.type.block_len <= SMALL:
             return self.one_piece(info, first, 0, count, use)
@@ -111,17 +111,19 @@ class GGUFSource:
         for job in jobs:
             job.result()
 
-    def one_piece(self, info: TensorInfo, first: int, start: int, end: int, use: Use) -> None:
+    def one_piece(
+        self, info: TensorInfo, first: int, start: int, end: int, use: ConsumeBlocks
+    ) -> None:
         size = info.type.block_bytes
         place = info.start + (first + start) * size
         data = self.file.at(place, (end - start) * size, info.name)
         use(start, end, data.view(-1, size))
 
-    def unpack_of(self, info: TensorInfo) -> Unpack:
-        if info.type.name not in READABLE:
+    def dequantize_fn_of(self, info: TensorInfo) -> DequantizeFn:
+        if info.type.name not in READABLE_TYPES:
             raise DataError(
                 f"tensor {info.name} is of type {info.type.name}: Weft reads "
-                f"{', '.join(READABLE)}. Use a file with one of these.",
+                f"{', '.join(READABLE_TYPES)}. Use a file with one of these.",
                 self.path,
             )
-        return unpacker(info.type)
+        return dequantize_fn(info.type)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from weft.checkpoint.atomic import write_file
-from weft.checkpoint.native import write_json
+from weft.checkpoint.weft_folder import write_json
 from weft.core.config import read_settings
 from weft.core.errors import UsageError
 from weft.training.dates.pairs import DatePair, DateTask, PartName

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.checkpoint.gguf.dialect import bert, deepseek2, gemma3, gpt2, llama, qwen, t5
-from weft.checkpoint.gguf.dialect.base import Architecture
+from weft.checkpoint.gguf.dialect.base import GGUFArchitecture
 from weft.core.errors import DataError, UsageError
 
-ARCHITECTURES: dict[str, Architecture] = {
+ARCHITECTURES: dict[str, GGUFArchitecture] = {
     entry.name: entry
     for entry in (
         llama.ARCHITECTURE,
@@ -28,7 +28,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def architecture_named(name: object, path: Path) -> Architecture:
+def architecture_named(name: object, path: Path) -> GGUFArchitecture:
     """The architecture that a file's general.architecture names."""
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -40,7 +40,7 @@ def architecture_named(name: object, path: Path) -> Architecture:
     return ARCHITECTURES[name]
 
 
-def architecture_for(model_type: object) -> Architecture:
+def architecture_for(model_type: object) -> GGUFArchitecture:
     """The architecture that a config.json's model_type is written as."""
     for entry in ARCHITECTURES.values():
         if model_type in entry.model_types:

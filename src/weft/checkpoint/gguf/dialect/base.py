@@ -1,4 +1,4 @@
-"""`Architecture`: one kind of model in GGUF's words and in Hugging Face's, in both directions.
+"""`GGUFArchitecture`: one kind of model in GGUF's words and in Hugging Face's, in both directions.
 
     read_config    metadata -> what a config.json says
     write_config   config.json -> metadata
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.rules import Rule
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.weight_rules import WeightRule
 from weft.core.errors import DataError
 from weft.models.config import MOST_LAYERS
 
@@ -40,7 +40,7 @@ REFUSED: dict[str, float] = {
 """Settings of other architectures that change what is computed, and the value that does not."""
 
 
-class Facts:
+class GGUFMetadata:
     """A file's metadata and shapes, asked for by name, with clear errors."""
 
     def __init__(
@@ -105,13 +105,13 @@ class Facts:
         if value != allowed:
             self.fail(key, repr(value), f"{allowed!r}, all that Weft computes here")
 
-    def refuse_window(self) -> None:
+    def check_no_window(self) -> None:
         """A DataError for a window, unless it is as long as the context."""
         window = self.get("attention.sliding_window", 0)
         if window and window < self.size("context_length"):
             self.fail("attention.sliding_window", repr(window), "absent in this architecture")
 
-    def refuse_foreign(self) -> None:
+    def check_supported(self) -> None:
         """A DataError for settings that no architecture of ours has."""
         for key, allowed in REFUSED.items():
             self.refuse(key, allowed)
@@ -130,11 +130,11 @@ def shortest(value: float) -> float:
     return float(str(narrow)) if float(narrow) == value else value
 
 
-def no_extra(given: Given) -> dict[str, Tensor]:
+def no_extra(hf: HFConfig) -> dict[str, Tensor]:
     return {}
 
 
-def no_rules(config: Config) -> list[Rule]:
+def no_rules(config: Config) -> list[WeightRule]:
     return []
 
 
@@ -143,21 +143,21 @@ def no_stacks(config: Config) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class Architecture:
+class GGUFArchitecture:
     """One entry of ARCHITECTURES."""
 
     name: str
     """Value of general.architecture."""
     model_types: tuple[str, ...]
     """Values of config.json's model_type that are written as this architecture."""
-    read_config: Callable[[Facts], dict[str, Any]]
-    write_config: Callable[[Given], dict[str, Any]]
+    read_config: Callable[[GGUFMetadata], dict[str, Any]]
+    write_config: Callable[[HFConfig], dict[str, Any]]
     """Metadata by full name: int, float, bool, str or a list of one of these."""
-    rules: Callable[[Config], list[Rule]]
+    rules: Callable[[Config], list[WeightRule]]
     """For a config that `read_config` gave, or that is to be written."""
-    older_rules: Callable[[Config], list[Rule]] = no_rules
+    older_rules: Callable[[Config], list[WeightRule]] = no_rules
     """How files of earlier days have some of the tensors; read, never written."""
-    extra: Callable[[Given], dict[str, Tensor]] = no_extra
+    extra: Callable[[HFConfig], dict[str, Tensor]] = no_extra
     """Tensors that GGUF has where Hugging Face has a setting."""
     stacks: Callable[[Config], dict[str, list[str]]] = no_stacks
     """GGUF tensors that hold several of Hugging Face's one behind the other: experts."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.gguf.dialect.base import Architecture, Config, Facts
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.gguf.dialect.base import Config, GGUFArchitecture, GGUFMetadata
 from weft.checkpoint.gguf.dialect.llama import refuse
-from weft.checkpoint.rules import Rule, layer
+from weft.checkpoint.weight_rules import WeightRule, layer
 
 ENDS = {
     "embeddings.word_embeddings": "token_embd",
@@ -32,50 +32,50 @@ POOLINGS = {1: "mean", 2: "first"}
 """Values of pooling_type that Weft computes."""
 
 
-def read_config(facts: Facts) -> dict[str, Any]:
-    facts.refuse_foreign()
-    facts.refuse("attention.causal", False)
-    pooling = facts.count("pooling_type", 1)
+def read_config(gguf: GGUFMetadata) -> dict[str, Any]:
+    gguf.check_supported()
+    gguf.refuse("attention.causal", False)
+    pooling = gguf.count("pooling_type", 1)
     if pooling not in POOLINGS:
-        facts.fail("pooling_type", repr(pooling), "1 (mean) or 2 (first token)")
+        gguf.fail("pooling_type", repr(pooling), "1 (mean) or 2 (first token)")
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",
         "hidden_act": "gelu",
-        "vocab_size": facts.rows("token_embd.weight"),
-        "hidden_size": facts.size("embedding_length"),
-        "num_hidden_layers": facts.size("block_count"),
-        "num_attention_heads": facts.size("attention.head_count"),
-        "intermediate_size": facts.size("feed_forward_length"),
-        "max_position_embeddings": facts.rows("position_embd.weight"),
-        "type_vocab_size": facts.rows("token_types.weight"),
-        "layer_norm_eps": facts.number("attention.layer_norm_epsilon"),
+        "vocab_size": gguf.rows("token_embd.weight"),
+        "hidden_size": gguf.size("embedding_length"),
+        "num_hidden_layers": gguf.size("block_count"),
+        "num_attention_heads": gguf.size("attention.head_count"),
+        "intermediate_size": gguf.size("feed_forward_length"),
+        "max_position_embeddings": gguf.rows("position_embd.weight"),
+        "type_vocab_size": gguf.rows("token_types.weight"),
+        "layer_norm_eps": gguf.number("attention.layer_norm_epsilon"),
         "position_embedding_type": "absolute",
         "add_pooling_layer": False,
         "pooling": POOLINGS[pooling],
     }
 
 
-def write_config(given: Given) -> dict[str, Any]:
-    refuse(given, "hidden_act", "gelu")
-    refuse(given, "position_embedding_type", "absolute")
-    refuse(given, "is_decoder", False)
+def write_config(hf: HFConfig) -> dict[str, Any]:
+    refuse(hf, "hidden_act", "gelu")
+    refuse(hf, "position_embedding_type", "absolute")
+    refuse(hf, "is_decoder", False)
     numbers = {name: number for number, name in POOLINGS.items()}
     return {
-        "bert.vocab_size": given.size("vocab_size"),
-        "bert.context_length": given.size("max_position_embeddings", 512),
-        "bert.embedding_length": given.size("hidden_size"),
-        "bert.block_count": given.size("num_hidden_layers"),
-        "bert.feed_forward_length": given.size("intermediate_size"),
-        "bert.attention.head_count": given.size("num_attention_heads"),
-        "bert.attention.layer_norm_epsilon": given.number("layer_norm_eps", 1e-12),
+        "bert.vocab_size": hf.size("vocab_size"),
+        "bert.context_length": hf.size("max_position_embeddings", 512),
+        "bert.embedding_length": hf.size("hidden_size"),
+        "bert.block_count": hf.size("num_hidden_layers"),
+        "bert.feed_forward_length": hf.size("intermediate_size"),
+        "bert.attention.head_count": hf.size("num_attention_heads"),
+        "bert.attention.layer_norm_epsilon": hf.number("layer_norm_eps", 1e-12),
         "bert.attention.causal": False,
-        "bert.pooling_type": given.one_of("pooling", numbers, "mean"),
-        "tokenizer.ggml.token_type_count": given.size("type_vocab_size", 2),
+        "bert.pooling_type": hf.one_of("pooling", numbers, "mean"),
+        "tokenizer.ggml.token_type_count": hf.size("type_vocab_size", 2),
     }
 
 
-def rules(config: Config) -> list[Rule]:
+def rules(config: Config) -> list[WeightRule]:
     found = [rule for name, short in ENDS.items() for rule in layer(name, short)]
     found += layer("embeddings.LayerNorm", "token_embd_norm", bias=True)
     for i in range(int(config["num_hidden_layers"])):
@@ -84,7 +84,7 @@ def rules(config: Config) -> list[Rule]:
     return found
 
 
-ARCHITECTURE = Architecture(
+ARCHITECTURE = GGUFArchitecture(
     name="bert",
     model_types=("bert",),
     read_config=read_config,

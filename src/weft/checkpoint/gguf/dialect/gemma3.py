@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.gguf.dialect.base import Architecture, Config, Facts
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.gguf.dialect.base import Config, GGUFArchitecture, GGUFMetadata
 from weft.checkpoint.gguf.dialect.llama import (
     ATTENTION,
     FEEDFORWARD,
@@ -24,7 +24,7 @@ from weft.checkpoint.gguf.dialect.llama import (
     write_common,
 )
 from weft.checkpoint.gguf.dialect.rope import rope_of
-from weft.checkpoint.rules import Rule, changed
+from weft.checkpoint.weight_rules import WeightRule, changed
 from weft.core.errors import UsageError
 
 NORMS = {
@@ -39,9 +39,9 @@ LARGEST = 62
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read_config(facts: Facts) -> dict[str, Any]:
-    facts.refuse("final_logit_softcapping", 0.0)
-    common = read_common(facts)
+def read_config(gguf: GGUFMetadata) -> dict[str, Any]:
+    gguf.refuse("final_logit_softcapping", 0.0)
+    common = read_common(gguf)
     return {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -49,9 +49,9 @@ def read_config(facts: Facts) -> dict[str, Any]:
         **common,
         "attention_bias": False,
         "query_pre_attn_scalar": score_scalar(common),
-        "sliding_window": facts.size("attention.sliding_window"),
-        "layer_types": read_layer_types(facts, common["num_hidden_layers"]),
-        "rope_local_base_freq": facts.number("rope.freq_base_swa", 10000.0),
+        "sliding_window": gguf.size("attention.sliding_window"),
+        "layer_types": read_layer_types(gguf, common["num_hidden_layers"]),
+        "rope_local_base_freq": gguf.number("rope.freq_base_swa", 10000.0),
     }
 
 
@@ -62,42 +62,42 @@ def score_scalar(config: Config) -> int:
     return int(config["head_dim"])
 
 
-def read_layer_types(facts: Facts, count: int) -> list[str]:
-    given = facts.metadata.get(f"{facts.prefix}.attention.sliding_window_pattern", PERIOD)
-    if isinstance(given, np.ndarray) and len(given) == count:
-        return [SLIDING if windowed else FULL for windowed in given.tolist()]
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        facts.fail("attention.sliding_window_pattern", repr(given), "a number or one flag a layer")
-    return layer_types(count, int(given))
+def read_layer_types(gguf: GGUFMetadata, count: int) -> list[str]:
+    hf = gguf.metadata.get(f"{gguf.prefix}.attention.sliding_window_pattern", PERIOD)
+    if isinstance(hf, np.ndarray) and len(hf) == count:
+        return [SLIDING if windowed else FULL for windowed in hf.tolist()]
+    if isinstance(hf, bool) or not isinstance(hf, int) or hf < 1:
+        gguf.fail("attention.sliding_window_pattern", repr(hf), "a number or one flag a layer")
+    return layer_types(count, int(hf))
 
 
 def layer_types(count: int, period: int) -> list[str]:
     return [SLIDING if (i + 1) % period else FULL for i in range(count)]
 
 
-def write_config(given: Given) -> dict[str, Any]:
-    refuse(given, "hidden_activation", "gelu_pytorch_tanh")
+def write_config(hf: HFConfig) -> dict[str, Any]:
+    refuse(hf, "hidden_activation", "gelu_pytorch_tanh")
     for name in ("final_logit_softcapping", "attn_logit_softcapping"):
-        refuse(given, name, None)
-    refuse(given, "use_bidirectional_attention", False)
-    values = {"head_dim": 256, "num_key_value_heads": 4, **given.values}
-    refuse(given, "query_pre_attn_scalar", score_scalar(values))
+        refuse(hf, name, None)
+    refuse(hf, "use_bidirectional_attention", False)
+    values = {"head_dim": 256, "num_key_value_heads": 4, **hf.values}
+    refuse(hf, "query_pre_attn_scalar", score_scalar(values))
     full, local = both_ropes(values)
-    common = write_common(Given({**values, "rope_parameters": full}, given.path), "gemma3")
-    period = write_period(given)
+    common = write_common(HFConfig({**values, "rope_parameters": full}, hf.path), "gemma3")
+    period = write_period(hf)
     return {
         **common,
-        "gemma3.attention.sliding_window": given.size("sliding_window"),
+        "gemma3.attention.sliding_window": hf.size("sliding_window"),
         "gemma3.rope.freq_base_swa": local,
         **({} if period == PERIOD else {"gemma3.attention.sliding_window_pattern": period}),
     }
 
 
-def write_period(given: Given) -> int:
+def write_period(hf: HFConfig) -> int:
     """The layer whose multiples see all keys."""
-    count = given.size("num_hidden_layers")
-    period = given.size("sliding_window_pattern", given.size("_sliding_window_pattern", PERIOD))
-    types = given.get("layer_types", layer_types(count, period))
+    count = hf.size("num_hidden_layers")
+    period = hf.size("sliding_window_pattern", hf.size("_sliding_window_pattern", PERIOD))
+    types = hf.get("layer_types", layer_types(count, period))
     period = types.index(FULL) + 1 if FULL in types else count + 1
     if types != layer_types(count, period):
         raise UsageError(
@@ -126,21 +126,21 @@ def both_ropes(values: Config) -> tuple[dict[str, Any], float]:
     return full, float(local["rope_theta"])
 
 
-def rules(config: Config) -> list[Rule]:
+def rules(config: Config) -> list[WeightRule]:
     found = ends(config)
     for i in range(int(config["num_hidden_layers"])):
         names = ATTENTION | FEEDFORWARD | NORMS | HEAD_NORMS
         found += renamed(f"model.layers.{i}", f"blk.{i}", names)
-    return [offset(rule) if rule.ours.endswith("norm.weight") else rule for rule in found]
+    return [offset(rule) if rule.target_name.endswith("norm.weight") else rule for rule in found]
 
 
-def offset(rule: Rule) -> Rule:
+def offset(rule: WeightRule) -> WeightRule:
     """A norm, whose weights are 1 more in GGUF."""
-    (name,) = rule.theirs
-    return changed(rule.ours, name, lambda weight: weight - 1, lambda weight: weight + 1)
+    (name,) = rule.file_names
+    return changed(rule.target_name, name, lambda weight: weight - 1, lambda weight: weight + 1)
 
 
-ARCHITECTURE = Architecture(
+ARCHITECTURE = GGUFArchitecture(
     name="gemma3",
     model_types=("gemma3_text",),
     read_config=read_config,

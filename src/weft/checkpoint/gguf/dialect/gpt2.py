@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.gguf.dialect.base import Architecture, Config, Facts
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.gguf.dialect.base import Config, GGUFArchitecture, GGUFMetadata
 from weft.checkpoint.gguf.dialect.llama import refuse
-from weft.checkpoint.rules import Rule, layer, same, transposed
+from weft.checkpoint.weight_rules import WeightRule, layer, same, transposed
 
 NORMS = {"ln_1": "attn_norm", "ln_2": "ffn_norm"}
 PRODUCTS = {
@@ -18,42 +18,42 @@ PRODUCTS = {
 }
 
 
-def read_config(facts: Facts) -> dict[str, Any]:
-    facts.refuse_foreign()
+def read_config(gguf: GGUFMetadata) -> dict[str, Any]:
+    gguf.check_supported()
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "activation_function": "gelu_new",
-        "vocab_size": facts.rows("token_embd.weight"),
-        "n_embd": facts.size("embedding_length"),
-        "n_inner": facts.size("feed_forward_length"),
-        "n_layer": facts.size("block_count"),
-        "n_head": facts.size("attention.head_count"),
-        "n_positions": facts.size("context_length"),
-        "layer_norm_epsilon": facts.number("attention.layer_norm_epsilon"),
-        "tie_word_embeddings": not facts.has("output.weight"),
+        "vocab_size": gguf.rows("token_embd.weight"),
+        "n_embd": gguf.size("embedding_length"),
+        "n_inner": gguf.size("feed_forward_length"),
+        "n_layer": gguf.size("block_count"),
+        "n_head": gguf.size("attention.head_count"),
+        "n_positions": gguf.size("context_length"),
+        "layer_norm_epsilon": gguf.number("attention.layer_norm_epsilon"),
+        "tie_word_embeddings": not gguf.has("output.weight"),
     }
 
 
-def write_config(given: Given) -> dict[str, Any]:
+def write_config(hf: HFConfig) -> dict[str, Any]:
     # two other names of the same function
-    if given.get("activation_function") not in ("gelu_pytorch_tanh", "gelu_fast"):
-        refuse(given, "activation_function", "gelu_new")
-    refuse(given, "scale_attn_weights", True)
-    refuse(given, "scale_attn_by_inverse_layer_idx", False)
-    width = given.size("n_embd")
+    if hf.get("activation_function") not in ("gelu_pytorch_tanh", "gelu_fast"):
+        refuse(hf, "activation_function", "gelu_new")
+    refuse(hf, "scale_attn_weights", True)
+    refuse(hf, "scale_attn_by_inverse_layer_idx", False)
+    width = hf.size("n_embd")
     return {
-        "gpt2.vocab_size": given.size("vocab_size"),
-        "gpt2.context_length": given.size("n_positions", 1024),
+        "gpt2.vocab_size": hf.size("vocab_size"),
+        "gpt2.context_length": hf.size("n_positions", 1024),
         "gpt2.embedding_length": width,
-        "gpt2.block_count": given.size("n_layer"),
-        "gpt2.feed_forward_length": given.size("n_inner", 4 * width),
-        "gpt2.attention.head_count": given.size("n_head"),
-        "gpt2.attention.layer_norm_epsilon": given.number("layer_norm_epsilon", 1e-5),
+        "gpt2.block_count": hf.size("n_layer"),
+        "gpt2.feed_forward_length": hf.size("n_inner", 4 * width),
+        "gpt2.attention.head_count": hf.size("n_head"),
+        "gpt2.attention.layer_norm_epsilon": hf.number("layer_norm_epsilon", 1e-5),
     }
 
 
-def rules(config: Config) -> list[Rule]:
+def rules(config: Config) -> list[WeightRule]:
     found = layer("transformer.wte", "token_embd")
     found += layer("transformer.wpe", "position_embd")
     found += layer("transformer.ln_f", "output_norm", bias=True)
@@ -68,7 +68,7 @@ def rules(config: Config) -> list[Rule]:
     return found
 
 
-ARCHITECTURE = Architecture(
+ARCHITECTURE = GGUFArchitecture(
     name="gpt2",
     model_types=("gpt2",),
     read_config=read_config,

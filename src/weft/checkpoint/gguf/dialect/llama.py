@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.gguf.dialect.base import Architecture, Config, Facts
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.gguf.dialect.base import Config, GGUFArchitecture, GGUFMetadata
 from weft.checkpoint.gguf.dialect.rope import DIVISORS, read_rope, write_divisors, write_rope
-from weft.checkpoint.rules import Rule, changed, layer, same
+from weft.checkpoint.weight_rules import WeightRule, changed, layer, same
 from weft.core.errors import UsageError
 
 ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -33,67 +33,67 @@ NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 
 
-def read_config(facts: Facts) -> dict[str, Any]:
-    facts.refuse_window()
+def read_config(gguf: GGUFMetadata) -> dict[str, Any]:
+    gguf.check_no_window()
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": "silu",
-        **read_common(facts),
-        "attention_bias": facts.has("blk.0.attn_q.bias"),
-        "mlp_bias": facts.has("blk.0.ffn_up.bias"),
+        **read_common(gguf),
+        "attention_bias": gguf.has("blk.0.attn_q.bias"),
+        "mlp_bias": gguf.has("blk.0.ffn_up.bias"),
     }
 
 
-def read_common(facts: Facts) -> dict[str, Any]:
+def read_common(gguf: GGUFMetadata) -> dict[str, Any]:
     """What all architectures of this layout say alike."""
-    facts.refuse_foreign()
-    width, heads = facts.size("embedding_length"), facts.size("attention.head_count")
-    head_size = facts.size("attention.key_length", max(1, width // heads))
-    facts.refuse("attention.value_length", head_size)
+    gguf.check_supported()
+    width, heads = gguf.size("embedding_length"), gguf.size("attention.head_count")
+    head_size = gguf.size("attention.key_length", max(1, width // heads))
+    gguf.refuse("attention.value_length", head_size)
     return {
-        "vocab_size": facts.rows("token_embd.weight"),
+        "vocab_size": gguf.rows("token_embd.weight"),
         "hidden_size": width,
-        "intermediate_size": facts.size("feed_forward_length"),
-        "num_hidden_layers": facts.size("block_count"),
+        "intermediate_size": gguf.size("feed_forward_length"),
+        "num_hidden_layers": gguf.size("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": facts.size("attention.head_count_kv", heads),
+        "num_key_value_heads": gguf.size("attention.head_count_kv", heads),
         "head_dim": head_size,
-        "max_position_embeddings": facts.size("context_length"),
-        "rms_norm_eps": facts.number("attention.layer_norm_rms_epsilon"),
-        "tie_word_embeddings": not facts.has("output.weight"),
-        **read_rope(facts, head_size),
+        "max_position_embeddings": gguf.size("context_length"),
+        "rms_norm_eps": gguf.number("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": not gguf.has("output.weight"),
+        **read_rope(gguf, head_size),
     }
 
 
-def write_config(given: Given) -> dict[str, Any]:
-    refuse(given, "hidden_act", "silu")
-    refuse(given, "sliding_window", None)
-    size = head_size(given.values)
-    return {**write_common(given, "llama", can_divide=True), "llama.rope.dimension_count": size}
+def write_config(hf: HFConfig) -> dict[str, Any]:
+    refuse(hf, "hidden_act", "silu")
+    refuse(hf, "sliding_window", None)
+    size = head_size(hf.values)
+    return {**write_common(hf, "llama", can_divide=True), "llama.rope.dimension_count": size}
 
 
-def write_common(given: Given, prefix: str, can_divide: bool = False) -> dict[str, Any]:
-    refuse(given, "partial_rotary_factor", 1.0)
-    heads, size = given.size("num_attention_heads"), head_size(given.values)
+def write_common(hf: HFConfig, prefix: str, can_divide: bool = False) -> dict[str, Any]:
+    refuse(hf, "partial_rotary_factor", 1.0)
+    heads, size = hf.size("num_attention_heads"), head_size(hf.values)
     return {
-        f"{prefix}.vocab_size": given.size("vocab_size"),
-        f"{prefix}.context_length": given.size("max_position_embeddings", 2048),
-        f"{prefix}.embedding_length": given.size("hidden_size"),
-        f"{prefix}.block_count": given.size("num_hidden_layers"),
-        f"{prefix}.feed_forward_length": given.size("intermediate_size"),
+        f"{prefix}.vocab_size": hf.size("vocab_size"),
+        f"{prefix}.context_length": hf.size("max_position_embeddings", 2048),
+        f"{prefix}.embedding_length": hf.size("hidden_size"),
+        f"{prefix}.block_count": hf.size("num_hidden_layers"),
+        f"{prefix}.feed_forward_length": hf.size("intermediate_size"),
         f"{prefix}.attention.head_count": heads,
-        f"{prefix}.attention.head_count_kv": given.size("num_key_value_heads", heads),
+        f"{prefix}.attention.head_count_kv": hf.size("num_key_value_heads", heads),
         f"{prefix}.attention.key_length": size,
         f"{prefix}.attention.value_length": size,
-        f"{prefix}.attention.layer_norm_rms_epsilon": given.number("rms_norm_eps", 1e-6),
-        **write_rope(given, prefix, can_divide),
+        f"{prefix}.attention.layer_norm_rms_epsilon": hf.number("rms_norm_eps", 1e-6),
+        **write_rope(hf, prefix, can_divide),
     }
 
 
-def refuse(given: Given, name: str, allowed: Any) -> None:
+def refuse(hf: HFConfig, name: str, allowed: Any) -> None:
     """A UsageError unless the setting is absent or the one that GGUF can say."""
-    value = given.get(name, allowed)
+    value = hf.get(name, allowed)
     if value != allowed:
         raise UsageError(
             f"{name} is {value!r}, which a GGUF file cannot say: it means {allowed!r}. "
@@ -106,7 +106,7 @@ def head_size(config: Config) -> int:
     return int(size or config["hidden_size"] // config["num_attention_heads"])
 
 
-def rules(config: Config) -> list[Rule]:
+def rules(config: Config) -> list[WeightRule]:
     found = ends(config)
     has_bias, mlp_bias = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
     heads = int(config["num_attention_heads"])
@@ -118,18 +118,18 @@ def rules(config: Config) -> list[Rule]:
         for name, short in ATTENTION.items():
             pair = (f"{theirs}.{name}", f"{file}.{short}")
             count = groups.get(short)
-            found += turned(*pair, count, has_bias) if count else layer(*pair, has_bias)
+            found += permuted_rows(*pair, count, has_bias) if count else layer(*pair, has_bias)
     return found
 
 
-def ends(config: Config) -> list[Rule]:
+def ends(config: Config) -> list[WeightRule]:
     """Words, the last norm and, where it is another table, the output."""
     tied = bool(config.get("tie_word_embeddings"))
     names = {hf: short for hf, short in ENDS.items() if not (tied and hf == "lm_head")}
     return [same(f"{hf}.weight", f"{short}.weight") for hf, short in names.items()]
 
 
-def renamed(theirs: str, file: str, names: dict[str, str], bias: bool = False) -> list[Rule]:
+def renamed(theirs: str, file: str, names: dict[str, str], bias: bool = False) -> list[WeightRule]:
     """Layers of one block that are the same on both sides."""
     return [
         rule
@@ -138,7 +138,7 @@ def renamed(theirs: str, file: str, names: dict[str, str], bias: bool = False) -
     ]
 
 
-def turned(hf: str, file: str, heads: int, bias: bool) -> list[Rule]:
+def permuted_rows(hf: str, file: str, heads: int, bias: bool) -> list[WeightRule]:
     """Queries or keys, whose rows GGUF has in another order."""
     parts = ("weight", "bias") if bias else ("weight",)
     return [
@@ -146,14 +146,14 @@ def turned(hf: str, file: str, heads: int, bias: bool) -> list[Rule]:
             f"{hf}.{part}",
             f"{file}.{part}",
             lambda rows: to_halves(rows, heads),
-            lambda rows: to_pairs(rows, heads),
-            moves_rows=True,
+            lambda rows: to_interleaved(rows, heads),
+            permutes_rows=True,
         )
         for part in parts
     ]
 
 
-def to_pairs(rows: Tensor, heads: int) -> Tensor:
+def to_interleaved(rows: Tensor, heads: int) -> Tensor:
     """Hugging Face's rows -> GGUF's: the halves of each head interleaved."""
     return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
@@ -163,13 +163,13 @@ def to_halves(rows: Tensor, heads: int) -> Tensor:
     return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
-ARCHITECTURE = Architecture(
+ARCHITECTURE = GGUFArchitecture(
     name="llama",
     model_types=("llama", "mistral"),
     read_config=read_config,
     write_config=write_config,
     rules=rules,
-    extra=lambda given: write_divisors(given, head_size(given.values)),
+    extra=lambda hf: write_divisors(hf, head_size(hf.values)),
     unread=(DIVISORS,),
     ignored=(r".*rotary_emb\.inv_freq", r"lm_head\.weight"),
     prefixes=("model.",),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.gguf.dialect.base import Architecture, Config, Facts
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.gguf.dialect.base import Config, GGUFArchitecture, GGUFMetadata
 from weft.checkpoint.gguf.dialect.llama import (
     ATTENTION,
     FEEDFORWARD,
@@ -20,48 +20,48 @@ from weft.checkpoint.gguf.dialect.llama import (
     renamed,
     write_common,
 )
-from weft.checkpoint.rules import Rule
+from weft.checkpoint.weight_rules import WeightRule
 
 OUTPUT = {"self_attn.o_proj": ATTENTION["self_attn.o_proj"]}
 INPUTS = {name: short for name, short in ATTENTION.items() if name not in OUTPUT}
 
 
-def read_qwen2(facts: Facts) -> dict[str, Any]:
-    facts.refuse_window()
+def read_qwen2(gguf: GGUFMetadata) -> dict[str, Any]:
+    gguf.check_no_window()
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
         "hidden_act": "silu",
         "use_sliding_window": False,
-        **read_common(facts),
+        **read_common(gguf),
     }
 
 
-def read_qwen3(facts: Facts) -> dict[str, Any]:
+def read_qwen3(gguf: GGUFMetadata) -> dict[str, Any]:
     return {
-        **read_qwen2(facts),
+        **read_qwen2(gguf),
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "attention_bias": False,
     }
 
 
-def write_qwen2(given: Given) -> dict[str, Any]:
-    refuse(given, "use_sliding_window", False)
-    refuse(given, "hidden_act", "silu")
-    return write_common(given, "qwen2")
+def write_qwen2(hf: HFConfig) -> dict[str, Any]:
+    refuse(hf, "use_sliding_window", False)
+    refuse(hf, "hidden_act", "silu")
+    return write_common(hf, "qwen2")
 
 
-def write_qwen3(given: Given) -> dict[str, Any]:
-    refuse(given, "use_sliding_window", False)
-    refuse(given, "hidden_act", "silu")
-    refuse(given, "attention_bias", False)
+def write_qwen3(hf: HFConfig) -> dict[str, Any]:
+    refuse(hf, "use_sliding_window", False)
+    refuse(hf, "hidden_act", "silu")
+    refuse(hf, "attention_bias", False)
     # a file without head_dim means 128 here, not width / heads
-    values = {**given.values, "head_dim": given.size("head_dim", 128)}
-    return write_common(Given(values, given.path), "qwen3")
+    values = {**hf.values, "head_dim": hf.size("head_dim", 128)}
+    return write_common(HFConfig(values, hf.path), "qwen3")
 
 
-def qwen2_rules(config: Config) -> list[Rule]:
+def qwen2_rules(config: Config) -> list[WeightRule]:
     found = ends(config)
     for i in range(int(config["num_hidden_layers"])):
         theirs, file = f"model.layers.{i}", f"blk.{i}"
@@ -70,7 +70,7 @@ def qwen2_rules(config: Config) -> list[Rule]:
     return found
 
 
-def qwen3_rules(config: Config) -> list[Rule]:
+def qwen3_rules(config: Config) -> list[WeightRule]:
     found = ends(config)
     for i in range(int(config["num_hidden_layers"])):
         names = ATTENTION | FEEDFORWARD | NORMS | HEAD_NORMS
@@ -80,7 +80,7 @@ def qwen3_rules(config: Config) -> list[Rule]:
 
 IGNORED = (r".*rotary_emb\.inv_freq", r"lm_head\.weight")
 
-QWEN2 = Architecture(
+QWEN2 = GGUFArchitecture(
     name="qwen2",
     model_types=("qwen2",),
     read_config=read_qwen2,
@@ -89,7 +89,7 @@ QWEN2 = Architecture(
     ignored=IGNORED,
     prefixes=("model.",),
 )
-QWEN3 = Architecture(
+QWEN3 = GGUFArchitecture(
     name="qwen3",
     model_types=("qwen3",),
     read_config=read_qwen3,

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.checkpoint.families.base import Given
-from weft.checkpoint.gguf.dialect.base import Facts
+from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.gguf.dialect.base import GGUFMetadata
 from weft.core.errors import DataError, UsageError
 
 DIVISORS = "rope_freqs.weight"
@@ -33,59 +33,59 @@ YARN_FIXED = {"attention_factor": None, "mscale": None, "mscale_all_dim": None, 
 """Settings of yarn that a file does not keep, and the value with which it may be written."""
 
 
-def read_rope(facts: Facts, head_size: int) -> dict[str, Any]:
+def read_rope(gguf: GGUFMetadata, head_size: int) -> dict[str, Any]:
     """rope_theta and, if the angles are scaled, rope_scaling."""
-    facts.refuse("rope.dimension_count", head_size)
-    theta = facts.number("rope.freq_base", 10000.0)
-    scaling = read_scaling(facts, head_size, theta)
+    gguf.refuse("rope.dimension_count", head_size)
+    theta = gguf.number("rope.freq_base", 10000.0)
+    scaling = read_scaling(gguf, head_size, theta)
     return {"rope_theta": theta, **({} if scaling is None else {"rope_scaling": scaling})}
 
 
-def read_scaling(facts: Facts, head_size: int, theta: float) -> dict[str, Any] | None:
-    kind = facts.text("rope.scaling.type", "none")
-    if facts.get("rope.scale_linear") is not None:
-        return {"rope_type": "linear", "factor": facts.number("rope.scale_linear")}
+def read_scaling(gguf: GGUFMetadata, head_size: int, theta: float) -> dict[str, Any] | None:
+    kind = gguf.text("rope.scaling.type", "none")
+    if gguf.get("rope.scale_linear") is not None:
+        return {"rope_type": "linear", "factor": gguf.number("rope.scale_linear")}
     if kind == "linear":
-        return {"rope_type": "linear", "factor": facts.number("rope.scaling.factor")}
+        return {"rope_type": "linear", "factor": gguf.number("rope.scaling.factor")}
     if kind == "yarn":
-        return read_yarn(facts)
+        return read_yarn(gguf)
     if kind != "none":
-        facts.fail("rope.scaling.type", repr(kind), "none, linear or yarn")
-    return read_llama3(facts, head_size, theta) if facts.has(DIVISORS) else None
+        gguf.fail("rope.scaling.type", repr(kind), "none, linear or yarn")
+    return read_llama3(gguf, head_size, theta) if gguf.has(DIVISORS) else None
 
 
-def read_yarn(facts: Facts) -> dict[str, Any]:
-    facts.refuse("rope.scaling.attn_factor", 1.0)
-    facts.refuse("rope.scaling.yarn_log_multiplier", 0.0)
-    found: dict[str, Any] = {"rope_type": "yarn", "factor": facts.number("rope.scaling.factor")}
+def read_yarn(gguf: GGUFMetadata) -> dict[str, Any]:
+    gguf.refuse("rope.scaling.attn_factor", 1.0)
+    gguf.refuse("rope.scaling.yarn_log_multiplier", 0.0)
+    found: dict[str, Any] = {"rope_type": "yarn", "factor": gguf.number("rope.scaling.factor")}
     for name, key in YARN.items():
-        if facts.get(key) is not None:
-            found[name] = facts.size(key) if name.startswith("original") else facts.number(key)
+        if gguf.get(key) is not None:
+            found[name] = gguf.size(key) if name.startswith("original") else gguf.number(key)
     return found
 
 
-def read_llama3(facts: Facts, head_size: int, theta: float) -> dict[str, Any] | None:
+def read_llama3(gguf: GGUFMetadata, head_size: int, theta: float) -> dict[str, Any] | None:
     """The rule that gives the divisors in the file; None where they are all 1."""
-    given = facts.read(DIVISORS)
-    factor = float(given.max())
-    if factor == 1 and float(given.min()) == 1:
+    hf = gguf.read(DIVISORS)
+    factor = float(hf.max())
+    if factor == 1 and float(hf.min()) == 1:
         return None
-    own = Facts({**facts.metadata, "general.architecture": "weft"}, {}, facts.read, facts.path)
+    own = GGUFMetadata({**gguf.metadata, "general.architecture": "weft"}, {}, gguf.read, gguf.path)
     rule = {
         "rope_type": "llama3",
         "factor": factor,
         "low_freq_factor": own.number("rope.low_freq_factor", 1.0),
         "high_freq_factor": own.number("rope.high_freq_factor", 4.0),
-        "original_max_position_embeddings": facts.size(ORIGINAL, 8192),
+        "original_max_position_embeddings": gguf.size(ORIGINAL, 8192),
     }
-    is_long_enough = given.shape == (head_size // 2,)
-    if not is_long_enough or not given.allclose(divisors(rule, head_size, theta), rtol=1e-4):
+    is_long_enough = hf.shape == (head_size // 2,)
+    if not is_long_enough or not hf.allclose(divisors(rule, head_size, theta), rtol=1e-4):
         raise DataError(
             f"{DIVISORS} does not hold the divisors of Llama 3's rule with factor {factor:g}, "
             f"{rule['low_freq_factor']:g}, {rule['high_freq_factor']:g} and "
             f"{rule['original_max_position_embeddings']} tokens, the only rule that Weft knows "
             "such divisors of. Use the model's safetensors files.",
-            facts.path,
+            gguf.path,
         )
     return rule
 
@@ -102,17 +102,17 @@ def divisors(rule: Mapping[str, Any], head_size: int, theta: float) -> Tensor:
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The base and the rule of either spelling of a config.json, as one dictionary."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    rule = {name: value for name, value in given.items() if value is not None}
+    hf = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rule = {name: value for name, value in hf.items() if value is not None}
     rule.setdefault("rope_theta", config.get("rope_theta") or 10000.0)
     rule["rope_type"] = rule.pop("type", None) or rule.get("rope_type", "default")
     return rule
 
 
-def write_rope(given: Given, prefix: str, can_divide: bool = False) -> dict[str, Any]:
+def write_rope(hf: HFConfig, prefix: str, can_divide: bool = False) -> dict[str, Any]:
     """Metadata for rope_theta and rope_scaling. `can_divide`: readers of this architecture know
     Llama 3's divisors."""
-    rule = rope_of(given.values)
+    rule = rope_of(hf.values)
     found: dict[str, Any] = {f"{prefix}.rope.freq_base": float(rule["rope_theta"])}
     kind = rule["rope_type"]
     if kind in ("linear", "yarn"):
@@ -147,9 +147,9 @@ def write_yarn(rule: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return found
 
 
-def write_divisors(given: Given, head_size: int) -> dict[str, Tensor]:
+def write_divisors(hf: HFConfig, head_size: int) -> dict[str, Tensor]:
     """The tensor that Llama 3's rule becomes."""
-    rule = rope_of(given.values)
+    rule = rope_of(hf.values)
     if rule["rope_type"] != "llama3":
         return {}
     return {DIVISORS: divisors(rule, head_size, float(rule["rope_theta"]))}
