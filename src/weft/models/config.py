@@ -135,7 +135,7 @@ def check_positions(config: ModelConfig) -> Iterable[Problem]:
     if attention.head_size is None and config.width % attention.num_heads:
         return
     for name, position in (("position", config.position), ("local_position", local)):
-        if position is not None and position.kind == "rotary":
+        if isinstance(position, RotaryConfig):
             yield from check_pairs(config, name, position)
 
 

@@ -163,7 +163,8 @@ def is_known(position: Position) -> bool:
     """Whether it turns pairs or does nothing inside a layer."""
     kind = type(position)
     is_turn = kind is Rotary and not position.turns_late
-    return is_turn or (kind.rotate is Position.rotate and kind.bias is Position.bias)
+    hooks = ("rotate_queries", "rotate_keys", "bias")
+    return is_turn or all(getattr(kind, name) is getattr(Position, name) for name in hooks)
 
 
 def layouts_of(

@@ -72,7 +72,7 @@ class Embedding(nn.Module):
         """What the compiled library reads, for positions below `num_rows`; None where only the
         modules know how."""
         table, is_added = self.words.current(), type(position).add is not Position.add
-        added_MD = position.added(num_rows) if is_added else None
+        added_MD = position.position_rows(num_rows) if is_added else None
         if table is None or not table.is_native or self.segments is not None or self.training:
             return None
         if is_added and (added_MD is None or not is_float_cpu(added_MD)):

@@ -25,12 +25,13 @@ from weft.nn.attention.masks import (
     prefix,
     strided,
 )
+from weft.nn.positions.base import Bias
 
 B, T, H, K, C, U = 2, 37, 4, 2, 8, 6
 
 
 @dataclass(frozen=True)
-class Slope:
+class Slope(Bias):
     """A bias without gradients, as ALiBi: -slope * distance."""
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -42,7 +43,7 @@ class Slope:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Bias):
     """A bias with gradients: a number for each head and distance, and one for each query."""
 
     table_HM: Tensor

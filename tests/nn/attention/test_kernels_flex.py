@@ -7,16 +7,14 @@ from weft.core.kv import DenseView
 from weft.nn.attention.kernels.flex import flex_attention, flex_fits
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.masks import Blocks, Causal, Documents, Global, Padding, Window, dilated
+from weft.nn.positions.base import Bias
 
 B, T, S, H, K, C = 2, 5, 11, 4, 2, 16
 DOCUMENTS = torch.tensor([[0] * 4 + [1] * 7, [2] * 9 + [3] * 2])
 
 
-class Slope:
+class Slope(Bias):
     """-0.1 * distance, for every head."""
-
-    def tensors(self):
-        return ()
 
     def at(self, t_T, q_BT, k_S):
         return (-0.1 * (q_BT[:, None, :, None] - k_S).abs()).expand(-1, H, -1, -1)

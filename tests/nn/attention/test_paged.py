@@ -12,7 +12,7 @@ from weft.core.kv import PagedView, PageLayout
 from weft.nn.attention.kernels import paged
 from weft.nn.attention.kernels.paged import distance_table, paged_attention
 from weft.nn.positions.alibi import AlibiBias, slopes
-from weft.nn.positions.bucketed import BucketedBias, BucketRule
+from weft.nn.positions.t5_bias import BucketBias, BucketRule
 
 LENGTHS = [(100, 1), (37, 5), (70, 70), (1, 1), (64, 33), (33, 2)]
 """Keys and new tokens of each sequence."""
@@ -235,7 +235,7 @@ def test_the_tables_of_buckets_and_alibi_hold_the_bias_of_each_distance(is_causa
     rule = BucketRule(num_buckets=8, max_distance=20, is_bidirectional=not is_causal)
     reach, q, k_S = 30, 17, torch.arange(18 if is_causal else 40)
     for bias in (
-        BucketedBias(torch.randn(8, 6), rule),
+        BucketBias(torch.randn(8, 6), rule),
         AlibiBias(slopes(6, torch.float32, torch.device("cpu")), is_causal),
     ):
         table_HM = distance_table(bias, reach, is_causal=is_causal)

@@ -44,23 +44,31 @@ def test_shapes_and_dtypes_are_kept(kind: str) -> None:
     position, positions_1T = build(kind), torch.arange(T)[None]
     x_BTD, x_BTHO = torch.randn(B, T, D), torch.randn(B, T, H, C)
     assert position.add(x_BTD, positions_1T).shape == (B, T, D)
-    assert position.rotate(x_BTHO, positions_1T, T).shape == (B, T, H, C)
-    assert position.rotate(x_BTHO.bfloat16(), positions_1T, T).dtype == torch.bfloat16
-    assert position.rotate(x_BTHO.double(), positions_1T, T).dtype == torch.float64
+    assert position.rotate_queries(x_BTHO, positions_1T, T).shape == (B, T, H, C)
+    assert position.rotate_queries(x_BTHO.bfloat16(), positions_1T, T).dtype == torch.bfloat16
+    assert position.rotate_queries(x_BTHO.double(), positions_1T, T).dtype == torch.float64
     bias = position.bias(0, x_BTHO)
     assert (bias is not None) == (kind in RELATIVE)
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
+def test_keys_of_the_built_in_kinds_are_encoded_as_queries(kind: str) -> None:
+    position, x_BTHO, positions_1T = build(kind), torch.randn(B, T, H, C), torch.arange(T)[None]
+    keys = position.rotate_keys(x_BTHO, positions_1T, T)
+    assert torch.equal(keys, position.rotate_queries(x_BTHO, positions_1T, T))
+    assert torch.equal(keys, x_BTHO) == (kind != "rotary")
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
 def test_added_rows_are_those_that_add_adds(kind: str) -> None:
     position, positions_1T = build(kind), torch.tensor([[0, 3, 1, 9, 300]])
-    x_BTD, rows_MD = torch.randn(B, T, D), position.added(301)
+    x_BTD, rows_MD = torch.randn(B, T, D), position.position_rows(301)
     if rows_MD is None:
         assert torch.equal(position.add(x_BTD, positions_1T), x_BTD)
     else:
         assert len(rows_MD) >= 301 and rows_MD.dtype == torch.float32
         assert torch.equal(position.add(x_BTD, positions_1T), x_BTD + rows_MD[positions_1T[0]])
-    assert kind != "learned" or position.added(641) is None
+    assert kind != "learned" or position.position_rows(641) is None
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
@@ -68,11 +76,14 @@ def test_positions_may_differ_by_row(kind: str) -> None:
     position = build(kind)
     positions_BT = torch.tensor([[0, 1, 2, 3, 4], [9, 10, 11, 12, 13]])
     x_BTD, x_BTHO = torch.randn(B, T, D), torch.randn(B, T, H, C)
-    added, turned = position.add(x_BTD, positions_BT), position.rotate(x_BTHO, positions_BT, 14)
+    added, turned = (
+        position.add(x_BTD, positions_BT),
+        position.rotate_queries(x_BTHO, positions_BT, 14),
+    )
     for b in range(B):
         row = slice(b, b + 1)
         assert torch.equal(added[row], position.add(x_BTD[row], positions_BT[row]))
-        assert torch.equal(turned[row], position.rotate(x_BTHO[row], positions_BT[row], 14))
+        assert torch.equal(turned[row], position.rotate_queries(x_BTHO[row], positions_BT[row], 14))
 
 
 @pytest.mark.parametrize("kind", RELATIVE)
@@ -127,14 +138,14 @@ def test_slots_may_differ_by_row(kind: str) -> None:
 def test_a_copy_works_by_itself(kind: str, copied: Any) -> None:
     position, x_BTD = build(kind), torch.randn(B, T, D)
     before = position.add(x_BTD, torch.arange(T)[None])
-    position.rotate(x_BTD.unflatten(-1, (H, C)), torch.arange(T)[None], T)
+    position.rotate_queries(x_BTD.unflatten(-1, (H, C)), torch.arange(T)[None], T)
     assert torch.equal(copied(position).add(x_BTD, torch.arange(T)[None]), before)
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
 def test_only_learned_tables_are_saved(kind: str) -> None:
     position = build(kind)
-    position.rotate(torch.randn(B, T, H, C), torch.arange(T)[None], T)
+    position.rotate_queries(torch.randn(B, T, H, C), torch.arange(T)[None], T)
     names = {"learned": ["table_MD"], "shaw": ["table_LMC"], "bucketed": ["table_MH"]}
     assert list(position.state_dict()) == names.get(kind, [])
 
@@ -148,7 +159,9 @@ def test_a_module_built_without_memory_works_once_its_weights_are_there(kind: st
     x_BTD, positions_1T = torch.randn(B, T, D), torch.arange(T)[None]
     assert torch.equal(empty.add(x_BTD, positions_1T), real.add(x_BTD, positions_1T))
     x_BTHO = torch.randn(B, T, H, C)
-    assert torch.equal(empty.rotate(x_BTHO, positions_1T, T), real.rotate(x_BTHO, positions_1T, T))
+    assert torch.equal(
+        empty.rotate_queries(x_BTHO, positions_1T, T), real.rotate_queries(x_BTHO, positions_1T, T)
+    )
     if kind in RELATIVE:
         assert torch.equal(whole_bias(empty, x_BTHO, 0, S), whole_bias(real, x_BTHO, 0, S))
 
@@ -160,16 +173,23 @@ def test_training_works_after_inference_mode(kind: str) -> None:
         x_BTHO = torch.randn(B, T, H, C)
         position.add(x_BTHO.flatten(2), positions_1T)
         for x in (x_BTHO, x_BTHO.bfloat16()):
-            position.rotate(x, positions_1T + 0, T)
+            position.rotate_queries(x, positions_1T + 0, T)
         if kind in RELATIVE:
             whole_bias(position, x_BTHO, 0, S)
     x_BTHO = torch.randn(B, T, H, C, requires_grad=True)
-    y = position.rotate(x_BTHO, positions_1T, T).sum()
-    y = y + position.rotate(x_BTHO.bfloat16(), positions_1T, T).sum()
+    y = position.rotate_queries(x_BTHO, positions_1T, T).sum()
+    y = y + position.rotate_queries(x_BTHO.bfloat16(), positions_1T, T).sum()
     if kind in RELATIVE:
         y = y + whole_bias(position, x_BTHO, 0, S).sum()
     y.backward()
     assert x_BTHO.grad is not None and x_BTHO.grad.isfinite().all()
+
+
+def test_the_settings_are_those_of_the_table() -> None:
+    kinds = {name: Holder.from_dict({"position": {"kind": name}}).position for name in POSITIONS}
+    assert {name: type(config) for name, config in kinds.items()} == {
+        name: position.config_type for name, position in POSITIONS.items()
+    }
 
 
 def test_an_unknown_kind_names_the_nearest() -> None:

@@ -11,9 +11,9 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from weft.core.errors import ConfigError
-from weft.nn.positions import AlibiConfig, BucketedConfig, PositionShape, ShawConfig, build_position
-from weft.nn.positions.bucketed import Bucketed, BucketRule
+from weft.nn.positions import AlibiConfig, PositionShape, ShawConfig, T5BiasConfig, build_position
 from weft.nn.positions.shaw import Shaw
+from weft.nn.positions.t5_bias import BucketRule, T5Bias
 
 B, T, S, H, C, L = 2, 5, 7, 3, 8, 4
 
@@ -87,8 +87,8 @@ def test_buckets_are_t5s(bidirectional: bool, num_buckets: int, max_distance: in
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_the_bucketed_bias_is_t5s(is_causal: bool) -> None:
-    position = build_position(BucketedConfig(num_buckets=8, max_distance=20), shape(is_causal))
-    assert isinstance(position, Bucketed)
+    position = build_position(T5BiasConfig(num_buckets=8, max_distance=20), shape(is_causal))
+    assert isinstance(position, T5Bias)
     config = T5Config(
         num_heads=H,
         d_model=H * C,
@@ -104,7 +104,7 @@ def test_the_bucketed_bias_is_t5s(is_causal: bool) -> None:
 
 
 def test_bucketed_gradients_are_exact() -> None:
-    position = build_position(BucketedConfig(num_buckets=4, max_distance=5), shape(False)).double()
+    position = build_position(T5BiasConfig(num_buckets=4, max_distance=5), shape(False)).double()
     bias = position.bias(0, torch.randn(B, T, H, C))
     (table_MH,) = (tensor.detach().requires_grad_() for tensor in bias.tensors())
     assert torch.autograd.gradcheck(lambda table: bias.at(*slots(1, T, S), table), table_MH)
@@ -139,11 +139,11 @@ def test_alibi_distances_stay_apart_in_bfloat16() -> None:
 
 def test_an_odd_number_of_buckets_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"num_buckets is 7: .* must be even. Use 8."):
-        BucketedConfig(num_buckets=7)
+        T5BiasConfig(num_buckets=7)
 
 
 def test_buckets_that_do_not_reach_beyond_the_near_ones_are_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"max_distance is 16 but num_buckets is 32: .*above 16, or fewer buckets"
     ):
-        BucketedConfig(num_buckets=32, max_distance=16)
+        T5BiasConfig(num_buckets=32, max_distance=16)

@@ -16,8 +16,8 @@ from transformers.models.llama import modeling_llama as llama
 
 from weft.core.errors import ConfigError
 from weft.nn.positions import PositionShape, RotaryConfig, build_position
+from weft.nn.positions.rope_scaling import YarnScaling
 from weft.nn.positions.rotary import Rotary
-from weft.nn.positions.scaling import YarnScaling
 
 B, T, H, O = 2, 5, 3, 16  # noqa: E741  the letter key's own name
 MAX_LEN = 32
@@ -137,8 +137,10 @@ def test_each_rule_has_their_speeds_for_a_part_of_the_head(rule: str) -> None:
     position = build(base=777.0, fraction=0.5, scaling=ours)
     assert position.size == O // 2
     scaling = position.config.scaling
-    torch.testing.assert_close(scaling.speeds(777.0, O // 2, 1), theirs_made[0], rtol=1e-6, atol=0)
-    assert scaling.magnitude == pytest.approx(theirs_made[1])
+    torch.testing.assert_close(
+        scaling.inv_freq(777.0, O // 2, 1), theirs_made[0], rtol=1e-6, atol=0
+    )
+    assert scaling.attention_scaling == pytest.approx(theirs_made[1])
 
 
 def test_a_part_of_the_head_turns_and_the_rest_stays() -> None:
@@ -198,8 +200,8 @@ def test_scores_are_deepseek_v3s_whose_result_lies_in_another_order() -> None:
     ours = scores(position, q_BTHO, k_BTHO, positions_1T)
     torch.testing.assert_close(ours, torch.einsum("btho,bsho->bhts", q, k), atol=5e-5, rtol=1e-5)
     expected = deepseek_v3.yarn_apply_mscale(config.rope_parameters, 1.0)
-    assert position.config.scaling.score_factor == pytest.approx(expected)
-    assert YarnScaling(factor=40, original_max_len=64).score_factor == 1.0
+    assert position.config.scaling.softmax_factor == pytest.approx(expected)
+    assert YarnScaling(factor=40, original_max_len=64).softmax_factor == 1.0
 
 
 def scores(position: Rotary, q_BTHO: Tensor, k_BTHO: Tensor, positions: Tensor) -> Tensor:
@@ -246,9 +248,9 @@ def test_dynamic_angles_grow_with_each_sequence_and_turn_late() -> None:
 def test_layers_share_one_look_up_and_new_positions_get_their_own() -> None:
     position, x_BTHO = build(), torch.randn(1, 1, H, O)
     step = torch.tensor([[3]])
-    first = position.turns_at(step, 4, torch.float32)
-    assert position.turns_at(step, 4, torch.float32) is first
-    assert position.turns_at(step, 4, torch.bfloat16)[0].dtype == torch.bfloat16
+    first = position.cos_sin_at(step, 4, torch.float32)
+    assert position.cos_sin_at(step, 4, torch.float32) is first
+    assert position.cos_sin_at(step, 4, torch.bfloat16)[0].dtype == torch.bfloat16
     before = position.rotate(x_BTHO, step, 4)
     step += 1
     expected = build().rotate(x_BTHO, torch.tensor([[4]]), 5)
@@ -269,14 +271,14 @@ def test_the_input_is_left_as_it_was_and_gradients_are_exact() -> None:
 @pytest.mark.parametrize(
     ("rotary_size", "settings", "message"),
     [
-        (7, {}, r"would turn 7 numbers of a head \(fraction 1 of 7\).*even and at least 2"),
-        (12, {"fraction": 0.25}, r"would turn 3 numbers of a head \(fraction 0.25 of 12\)"),
+        (7, {}, r"would rotate 7 elements of a head \(fraction 1 of 7\).*even and at least 2"),
+        (12, {"fraction": 0.25}, r"would rotate 3 elements of a head \(fraction 0.25 of 12\)"),
         (
             4,
             {"fraction": 0.1},
-            r"would turn 0 numbers .* Change the head size or position.fraction",
+            r"would rotate 0 elements .* Change the head size or position.fraction",
         ),
-        (2, {"scaling": RULES["dynamic"][0]}, r"would turn 2 numbers .* at least 4"),
+        (2, {"scaling": RULES["dynamic"][0]}, r"would rotate 2 elements .* at least 4"),
     ],
 )
 def test_a_size_without_pairs_is_refused(
@@ -311,4 +313,4 @@ def test_scaling_settings_that_cannot_work_are_refused(
 
 def test_equal_betas_are_allowed_as_kimi_k2_has_them() -> None:
     scaling = YarnScaling(factor=32, original_max_len=4096, beta_fast=1, beta_slow=1)
-    assert scaling.speeds(50000.0, O, 1).isfinite().all()
+    assert scaling.inv_freq(50000.0, O, 1).isfinite().all()

@@ -74,7 +74,7 @@ def read_attention(hf: HFConfig, position: Mapping[str, Any]) -> dict[str, Any]:
     heads = hf.size("num_attention_heads")
     hf.refuse("num_key_value_heads", heads, heads)
     nope, rope = hf.size("qk_nope_head_dim", 128), hf.size("qk_rope_head_dim", 64)
-    factor = RotaryConfig.from_dict(position, str(hf.path)).scaling.score_factor
+    factor = RotaryConfig.from_dict(position, str(hf.path)).scaling.softmax_factor
     return {
         "kind": "mla",
         "num_heads": heads,

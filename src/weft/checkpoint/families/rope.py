@@ -12,6 +12,7 @@ from typing import Any
 from weft.checkpoint.families.base import HFConfig
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
+from weft.nn.positions import RotaryConfig
 
 NAMES = {
     "factor": "factor",
@@ -78,9 +79,9 @@ def read_scaling(values: Mapping[str, Any], hf: HFConfig) -> dict[str, Any]:
 
 def write_rope(config: ModelConfig) -> dict[str, Any]:
     """Both spellings, so that old and new readers find theirs."""
-    if config.position.kind != "rotary":
-        return {}
     position = config.position
+    if not isinstance(position, RotaryConfig):
+        return {}
     scaling = position.scaling.to_dict()
     kind = scaling.pop("kind")
     if kind == "none":

@@ -15,6 +15,7 @@ from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig, in
 from weft.checkpoint.families.generation_config import ids, read_generation
 from weft.checkpoint.weight_rules import WeightRule, layer, same, stacked_layers
 from weft.models.config import ModelConfig
+from weft.nn.positions import T5BiasConfig
 
 PROJECTIONS = {
     "relu": "relu",
@@ -68,7 +69,9 @@ def read_config(hf: HFConfig) -> ModelConfig:
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
     position = config.position
-    buckets = (position.num_buckets, position.max_distance) if position.kind == "bucketed" else ()
+    buckets = (
+        (position.num_buckets, position.max_distance) if isinstance(position, T5BiasConfig) else ()
+    )
     num_buckets, max_distance = buckets or (32, 128)
     return {
         "architectures": ["T5ForConditionalGeneration"],

@@ -61,11 +61,14 @@ class GroupedAttention(Attention):
         """Keys as the cache keeps them: normed, and turned unless the angle depends on the
         length."""
         k_BTKC = self.key_norm(k_BTKC)
-        return {"k": k_BTKC if given.position.turns_late else self.turn(k_BTKC, given), "v": v_BTKC}
+        return {
+            "k": k_BTKC if given.position.turns_late else self.rotate_keys(k_BTKC, given),
+            "v": v_BTKC,
+        }
 
     def meet(self, q_BTHC: Tensor, rows: Rows, given: Pass) -> Tensor:
         """Queries meet the stored keys and values; the heads side by side: [B, T, H * C]."""
-        q_BTHC = self.turn(self.query_norm(q_BTHC), given)
+        q_BTHC = self.rotate_queries(self.query_norm(q_BTHC), given)
         k_BSKC = self.turn_stored(rows["k"], given)
         bias = self.bias(q_BTHC, given)
         return self.core(q_BTHC, k_BSKC, rows["v"], given, bias).flatten(2)

@@ -56,13 +56,13 @@ class LatentAttention(Attention):
     def make_rows(self, x_BSD: Tensor, given: Pass) -> Rows:
         c_BSA, r_BSO = self.kv_down(x_BSD).split((self.kv_rank, self.rope_size), dim=-1)
         if not given.position.turns_late:
-            r_BSO = self.turn(r_BSO[:, :, None], given)[:, :, 0]
+            r_BSO = self.rotate_keys(r_BSO[:, :, None], given)[:, :, 0]
         return {"latent": torch.cat((self.kv_norm(c_BSA), r_BSO), dim=-1)}
 
     def read(self, x_BTD: Tensor, rows: Rows, given: Pass) -> Tensor:
         q_BTHC = self.query(x_BTD).unflatten(-1, (self.num_heads, -1))
         nope_BTHJ, rope_BTHO = q_BTHC.split((self.nope_size, self.rope_size), dim=-1)
-        rope_BTHO = self.turn(rope_BTHO, given)
+        rope_BTHO = self.rotate_queries(rope_BTHO, given)
         row_BSC = self.turned(rows["latent"], given)
         form = self.absorbed if self.reads_rows(x_BTD.shape[1], given) else self.expanded
         return form(nope_BTHJ, rope_BTHO, row_BSC, given).flatten(2)

@@ -108,12 +108,17 @@ class Attention(nn.Module):
         assert memory_BSD is not None, "cross-attention was called without an encoder's output"
         return self.make_rows(memory_BSD, given)
 
-    def turn(self, x_BTHO: Tensor, given: Pass) -> Tensor:
-        """Queries or keys of the new tokens, rotated to their positions; cross-attention has
-        none."""
+    def rotate_queries(self, q_BTHO: Tensor, given: Pass) -> Tensor:
+        """New queries, rotated to their positions; cross-attention has no positions."""
         if self.place.is_cross:
-            return x_BTHO
-        return given.position.rotate(x_BTHO, given.positions_BT, given.lengths)
+            return q_BTHO
+        return given.position.rotate_queries(q_BTHO, given.positions_BT, given.lengths)
+
+    def rotate_keys(self, k_BTKO: Tensor, given: Pass) -> Tensor:
+        """New keys, rotated to their positions; cross-attention has no positions."""
+        if self.place.is_cross:
+            return k_BTKO
+        return given.position.rotate_keys(k_BTKO, given.positions_BT, given.lengths)
 
     def turn_stored(self, k_BSKO: Tensor, given: Pass) -> Tensor:
         """Keys as they were stored, rotated now: only for angles that depend on the length."""
@@ -121,7 +126,7 @@ class Attention(nn.Module):
             return k_BSKO
         slots_1S = torch.arange(k_BSKO.shape[1], device=k_BSKO.device)[None]
         positions = given.positions_BT if given.cache is None else slots_1S
-        return given.position.rotate(k_BSKO, positions, given.lengths)
+        return given.position.rotate_keys(k_BSKO, positions, given.lengths)
 
     def bias(self, q_BTHC: Tensor, given: Pass) -> Bias | None:
         return None if self.place.is_cross else given.position.bias(self.place.layer, q_BTHC)

@@ -19,9 +19,7 @@ from weft.nn.attention.kernels.paged import distance_table, paged_attention
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.masks.algebra import And
 from weft.nn.attention.masks.distance import Causal, Window
-from weft.nn.positions.alibi import AlibiBias
 from weft.nn.positions.base import Bias
-from weft.nn.positions.bucketed import BucketedBias
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def attend_pages(
 ) -> tuple[Tensor, Tensor]:
     """(out_1NHU, lse_NH): by the paged kernel where it knows mask and bias, else query by query."""
     reach = reach_of(mask)
-    is_known = bias is None or isinstance(bias, AlibiBias | BucketedBias)
+    is_known = bias is None or bias.by_distance
     if reach is None or not is_known:
         return one_by_one(q_1NHC, view, mask, bias, scale, softcap)
     out_NHU, lse_NH = paged_attention(
@@ -72,11 +70,11 @@ def reach_of(mask: Mask | None) -> Reach | None:
 
 
 def by_distance(bias: Bias, view: PagedView, is_causal: bool) -> Tensor:
-    """bias_HM of a bias that asks for the distance alone. Buckets end, so that their table is as
-    long for every pass."""
+    """bias_HM of a bias that depends on the distance alone: up to its largest distance, or to the
+    longest sequence of the pass."""
     longest = view.layout.table_BP.shape[1] * view.k_PRKC.shape[1]
-    reach = bias.rule.max_distance + 1 if isinstance(bias, BucketedBias) else longest
-    return distance_table(bias, reach, is_causal=is_causal)
+    num_distances = longest if bias.max_distance is None else bias.max_distance + 1
+    return distance_table(bias, num_distances, is_causal=is_causal)
 
 
 def one_by_one(
@@ -98,7 +96,7 @@ def one_by_one(
             slot = starts[b] + n - offsets[b]
             end = slot + 1 if is_causal(mask) else length
             dense = DenseView(k_1SKC[:, :end], v_1SKU[:, :end], slot)
-            moved = None if bias is None else Moved(bias, n)
+            moved = None if bias is None else bias.for_call(q_1NHC[:, n : n + 1], dense, n)
             out, lse_BHT = reference_attention(
                 q_1NHC[:, n : n + 1], dense, mask, moved, scale, softcap=softcap
             )
@@ -117,17 +115,3 @@ def gathered(view: PagedView, b: int, length: int) -> tuple[Tensor, Tensor]:
     pages = view.layout.table_BP[b].long()
     k_SKC, v_SKU = (stored[pages].flatten(0, 1)[:length] for stored in (view.k_PRKC, view.v_PRKU))
     return k_SKC[None], v_SKU[None]
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A bias for a call that holds only query `n` of the pass."""
-
-    bias: Bias
-    n: int
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.bias.tensors()
-
-    def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
-        return self.bias.at(t_T + self.n, q_BT, k_S, *tensors)

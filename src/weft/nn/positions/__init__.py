@@ -1,37 +1,45 @@
-"""The table of position encodings: settings -> a `Position` that serves one stack.
+"""Position encodings. The table POSITIONS maps `kind` to the class that serves one stack.
 
-    none        nothing                                         none.py
-    sinusoidal  waves added to the embedding, any length        sinusoidal.py
-    learned     a table added to the embedding, up to max_len   learned.py
-    shaw        learned distances, met by the query             shaw.py
-    bucketed    a learned number per bucket of distances (T5)   bucketed.py
-    alibi       a fixed slope per head                          alibi.py
-    rotary      queries and keys turned (scaling.py: longer)    rotary.py
+    base            the contract: Position, Bias, PositionShape; kind none
+    sinusoidal      sinusoids added to the embedding, any length
+    learned         a trained table added to the embedding, up to max_len
+    shaw            learned distance vectors, multiplied by the query
+    t5_bias         a learned value per bucket of distances (kind bucketed)
+    alibi           a fixed slope per head
+    rotary          RoPE: queries and keys rotated
+    rope_scaling    RoPE for sequences longer than those of training
+    position_table  caches of values that depend on positions alone
 
-A new kind is one file, one line in POSITIONS and one name in PositionConfig.
+A new kind is one file with a Position and its settings, and one line in POSITIONS. The union of
+settings is derived from the table.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field
 
 from weft.core.choices import pick
 from weft.nn.positions.alibi import Alibi, AlibiConfig
-from weft.nn.positions.base import Bias, Position, PositionShape
-from weft.nn.positions.bucketed import Bucketed, BucketedConfig
+from weft.nn.positions.base import (
+    Bias,
+    NoPositionConfig,
+    Position,
+    PositionConfigBase,
+    PositionShape,
+)
 from weft.nn.positions.learned import Learned, LearnedConfig
-from weft.nn.positions.none import NoPositionConfig
 from weft.nn.positions.rotary import Rotary, RotaryConfig
 from weft.nn.positions.shaw import Shaw, ShawConfig
 from weft.nn.positions.sinusoidal import Sinusoidal, SinusoidalConfig
+from weft.nn.positions.t5_bias import T5Bias, T5BiasConfig
 
 __all__ = [
     "POSITIONS",
     "AlibiConfig",
     "Bias",
-    "BucketedConfig",
     "LearnedConfig",
     "NoPositionConfig",
     "Position",
@@ -40,7 +48,9 @@ __all__ = [
     "RotaryConfig",
     "ShawConfig",
     "SinusoidalConfig",
+    "T5BiasConfig",
     "build_position",
+    "config_union",
 ]
 
 POSITIONS: dict[str, type[Position]] = {
@@ -48,23 +58,25 @@ POSITIONS: dict[str, type[Position]] = {
     "sinusoidal": Sinusoidal,
     "learned": Learned,
     "shaw": Shaw,
-    "bucketed": Bucketed,
+    "bucketed": T5Bias,
     "alibi": Alibi,
     "rotary": Rotary,
 }
 
-PositionConfig = Annotated[
-    NoPositionConfig
-    | SinusoidalConfig
-    | LearnedConfig
-    | ShawConfig
-    | BucketedConfig
-    | AlibiConfig
-    | RotaryConfig,
-    Field(discriminator="kind"),
-]
+
+def config_union(positions: Mapping[str, type[Position]]) -> Any:
+    """The settings of all kinds of a table, discriminated by `kind`: an annotation for pydantic."""
+    configs = tuple(position.config_type for position in positions.values())
+    return Annotated[Union[configs], Field(discriminator="kind")]  # noqa: UP007
+
+
+if TYPE_CHECKING:
+    # type checkers cannot read a union that is computed: for them it is the base class
+    PositionConfig = PositionConfigBase
+else:
+    PositionConfig = config_union(POSITIONS)
 
 
 def build_position(config: PositionConfig, shape: PositionShape) -> Position:
-    """The encoding that `config.kind` names; a ConfigError if it cannot serve this shape."""
+    """The encoding that `config.kind` selects; a ConfigError if it cannot serve this shape."""
     return pick(POSITIONS, config.kind, "position encoding")(config, shape)

@@ -1,71 +1,128 @@
-"""The contract of a position encoding. Each kind uses one of three doors and leaves the others:
+"""The contract of a position encoding. Each kind overrides one of three hooks:
 
-    add     x_BTD  -> x_BTD                 absolute: sinusoidal, learned
-    rotate  q, k   -> q, k                  rotary: pairs turned further with each position
-    bias    layer, q_BTHC -> Bias | None    relative: added to the scores (Shaw, T5, ALiBi)
+    add                            x_BTD -> x_BTD            absolute: sinusoidal, learned
+    rotate_queries, rotate_keys    q_BTHO, k_BTKO -> same    rotary; scaling of queries
+    bias                           layer, q_BTHC -> Bias     relative: Shaw, T5, ALiBi, CoPE
 
-A bias speaks of slots (core/kv.py), so it is the same with and without a cache. One instance serves
-a whole stack; a kind with tables per layer keeps them stacked by layer inside.
+A bias is a function of slots (core/kv.py), so it is the same with and without a cache. It may read
+the keys (`Bias.for_call`), which contextual encodings such as CoPE need. One instance serves a
+whole stack; a kind with one table per layer stores them stacked by layer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal
 
 from torch import Tensor, nn
 
+from weft.core.config import Config
+from weft.core.kv import KVView
 
-class Bias(Protocol):
-    """Numbers added to the scores, made tile by tile so that nobody stores T x S of them."""
+
+class Bias:
+    """Values added to the attention scores, computed tile by tile: T x S values are never stored.
+
+    Base class of the biases; a subclass overrides `at`, and `tensors` if it has any.
+    """
+
+    by_distance: bool = False
+    """True: the value depends on the head and on q - k alone. Paged attention then reads it from a
+    table of distances in the compiled kernel; any other bias is evaluated for each query."""
+    max_distance: int | None = None
+    """With `by_distance`: all distances beyond this one have its value, on each side, so that the
+    table need not be longer. None: values differ up to the longest sequence."""
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors it is made from that may need gradients."""
+        """The tensors it is computed from that may need gradients."""
+        return ()
 
     def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
-        """bias_BHTS (B may be 1) for queries t_T of this pass, which stand at slots q_BT, and key
-        slots k_S. `tensors` stand in for `self.tensors()`, so that a kernel can ask for their
-        gradients."""
+        """bias_BHTS (B may be 1) for queries t_T of the call, whose slots are q_BT, and key slots
+        k_S. `tensors` replace `self.tensors()`, so that a kernel can ask for their gradients."""
+        raise NotImplementedError(f"{type(self).__name__} does not define its values")
+
+    def for_call(self, q_BTHC: Tensor, view: KVView, first: int = 0) -> Bias:
+        """This bias for one call of a kernel: queries `first`, `first + 1`, ... of the forward
+        pass over the keys of `view`. A contextual encoding overrides it to read `view.k_BSKC`;
+        q_BTHC and the keys are then those whose products are the scores."""
+        return self if first == 0 else ShiftedBias(self, first)
+
+
+@dataclass(frozen=True)
+class ShiftedBias(Bias):
+    """A bias for a call whose first query is number `first` of the forward pass."""
+
+    bias: Bias
+    first: int
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.bias.tensors()
+
+    def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
+        return self.bias.at(t_T + self.first, q_BT, k_S, *tensors)
 
 
 @dataclass(frozen=True)
 class PositionShape:
-    """What a position encoding must know of the stack it serves."""
+    """Sizes of the stack that a position encoding serves."""
 
     width: int
     num_heads: int
     head_size: int
-    """Size of the query vectors that `bias` sees."""
+    """Size of the query vectors that `bias` reads."""
     rotary_size: int
-    """Size of the vectors that `rotate` sees (head_size, or the decoupled part for MLA)."""
+    """Size of the vectors that `rotate_queries` and `rotate_keys` change: head_size, or for MLA
+    the decoupled part that carries the position."""
     num_layers: int
     max_len: int
     is_causal: bool
 
 
+class PositionConfigBase(Config):
+    """Base of the settings of position encodings; `kind` selects the entry of POSITIONS."""
+
+    kind: str
+
+
+class NoPositionConfig(PositionConfigBase):
+    """No position encoding. The causal mask alone gives a decoder some information about order
+    (NoPE, Haviv 2022); an encoder without positions treats its input as a bag of words."""
+
+    kind: Literal["none"] = "none"
+
+
 class Position(nn.Module):
-    """No positions at all; the base of every kind."""
+    """No position encoding; the base class of every kind."""
+
+    config_type: type[PositionConfigBase] = NoPositionConfig
+    """Settings of this kind. The union of all of them is derived from POSITIONS."""
 
     turns_late: bool = False
-    """True: the angle of a key depends on the length of its sequence, so keys are stored as they
-    are and turned each time they are read."""
+    """True: the angle of a key depends on the length of its sequence, so keys are cached without
+    rotation and rotated each time they are read."""
 
     def __init__(self, config: object, shape: PositionShape) -> None:
         super().__init__()
 
     def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        """Add the encoding to the embedded tokens; positions_BT is [1, T] or [B, T]."""
         return x_BTD
 
-    def added(self, num_rows: int) -> Tensor | None:
-        """The rows that `add` adds, by position: `num_rows` of them or more, float32. None: there
-        is no such table, or it is not that long."""
+    def position_rows(self, num_rows: int) -> Tensor | None:
+        """The rows that `add` adds, by position: `num_rows` or more of them, float32. None: there
+        is no such table, or it is shorter."""
         return None
 
-    def rotate(self, x_BTHO: Tensor, positions_BT: Tensor, lengths: int | Tensor) -> Tensor:
-        """Turn queries or keys; positions_BT is [1, T] or [B, T]. `lengths`: tokens of each
-        sequence so far, one number or a tensor [B]; only a kind whose angles depend on the length
-        (`turns_late`) reads it."""
-        return x_BTHO
+    def rotate_queries(self, q_BTHO: Tensor, positions_BT: Tensor, lengths: int | Tensor) -> Tensor:
+        """Encode the positions of new queries; positions_BT is [1, T] or [B, T]. `lengths`: tokens
+        of each sequence so far, one number or a tensor [B]; only dynamic scaling reads it."""
+        return q_BTHO
+
+    def rotate_keys(self, k_BTKO: Tensor, positions_BT: Tensor, lengths: int | Tensor) -> Tensor:
+        """The same for new keys, before they are cached."""
+        return k_BTKO
 
     def bias(self, layer: int, q_BTHC: Tensor) -> Bias | None:
+        """What this encoding adds to the scores of a layer's queries; None: nothing."""
         return None

@@ -1,9 +1,8 @@
-"""Learned positions: x_BTD -> x_BTD, a trained vector per position added (Gehring 2017).
+"""Learned positions: x_BTD -> x_BTD, a trained vector per position is added (Gehring 2017).
 
     x_t + table[offset + position_t]
 
-Used by BERT and GPT-2. Nothing is known beyond the table: a later position is an error
-with both numbers, never a guess.
+Used by BERT and GPT-2. A position beyond the table is an error that names both numbers.
 """
 
 from __future__ import annotations
@@ -15,25 +14,26 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Config
 from weft.core.errors import UsageError
-from weft.nn.positions.base import Position, PositionShape
+from weft.nn.positions.base import Position, PositionConfigBase, PositionShape
 
 
-class LearnedConfig(Config):
+class LearnedConfig(PositionConfigBase):
     """Settings of the table."""
 
     kind: Literal["learned"] = "learned"
     max_len: int | None = Field(None, ge=1)
     """Positions in the table. None: the model's max_len."""
     offset: int = Field(0, ge=0)
-    """Rows of the table before position 0. 2: BART and OPT, which left room for padding."""
+    """Rows of the table before position 0. 2: BART and OPT, which reserve rows for padding."""
     init_std: float = Field(0.02, gt=0)
-    """Spread of the fresh table."""
+    """Standard deviation of the initial table."""
 
 
 class Learned(Position):
     """x + table[offset + position]. `table_MD` has offset + max_len rows."""
+
+    config_type = LearnedConfig
 
     def __init__(self, config: LearnedConfig, shape: PositionShape) -> None:
         super().__init__(config, shape)
@@ -42,7 +42,7 @@ class Learned(Position):
         self.table_MD = nn.Parameter(torch.empty(self.offset + self.max_len, shape.width))
         nn.init.normal_(self.table_MD, std=config.init_std)
 
-    def added(self, num_rows: int) -> Tensor | None:
+    def position_rows(self, num_rows: int) -> Tensor | None:
         return self.table_MD[self.offset :] if num_rows <= self.max_len else None
 
     def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:

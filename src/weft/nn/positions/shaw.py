@@ -1,10 +1,10 @@
-"""Relative positions by learned distance: q_BTHC -> bias_BHTS (Shaw 2018, equation 5).
+"""Relative positions with learned distance vectors: q_BTHC -> bias_BHTS (Shaw 2018, equation 5).
 
     bias(q, k) = q . a[clip(k - q, -max_distance, max_distance)] / sqrt(C)
 
-so that q . (k + a) / sqrt(C) is the scaled dot product. Each layer has its own distances, shared by
-its heads. Differs from the paper: the key side only; its table 3 finds that distances on the value
-side add nothing. A causal stack has no rows for keys to the right.
+so that q . (k + a) / sqrt(C) is the scaled dot product. Each layer has its own vectors, shared by
+its heads. Differs from the paper: the key side only; its table 3 finds no gain from vectors on the
+value side. A causal stack has no rows for keys to the right.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Config
-from weft.nn.positions.base import Bias, Position, PositionShape
+from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
 
 
-class ShawConfig(Config):
-    """Settings of the learned distances."""
+class ShawConfig(PositionConfigBase):
+    """Settings of the learned distance vectors."""
 
     kind: Literal["shaw"] = "shaw"
     max_distance: int = Field(16, ge=1)
-    """Keys further away than this count as this far (16 in the paper)."""
+    """Larger distances are clipped to this one (16 in the paper)."""
     init_std: float = Field(0.02, gt=0)
-    """Spread of the fresh table."""
+    """Standard deviation of the initial table."""
 
 
 class Shaw(Position):
     """q . table[clip(k - q)] / sqrt(C). Row m of `table_LMC` is distance m - max_distance."""
+
+    config_type = ShawConfig
 
     def __init__(self, config: ShawConfig, shape: PositionShape) -> None:
         super().__init__(config, shape)
@@ -42,14 +43,14 @@ class Shaw(Position):
         nn.init.normal_(self.table_LMC, std=config.init_std)
 
     def bias(self, layer: int, q_BTHC: Tensor) -> Bias:
-        """Each query meets each of the M distances once; a tile only picks from these scores."""
+        """Each query is multiplied by each of the M distance vectors once; tiles only gather."""
         table_MC = self.table_LMC[layer] * q_BTHC.shape[-1] ** -0.5
         return ShawBias(q_BTHC @ table_MC.T, self.left, self.right)
 
 
 @dataclass(frozen=True)
-class ShawBias:
-    """Scores of every query with every distance, from which tiles are gathered."""
+class ShawBias(Bias):
+    """Scores of every query with every distance vector, from which tiles are gathered."""
 
     scores_BTHM: Tensor
     left: int

@@ -1,9 +1,9 @@
-"""Sinusoidal positions: x_BTD -> x_BTD, waves added to the embedding (Vaswani 2017, section 3.5).
+"""Sinusoidal positions: x_BTD -> x_BTD, sinusoids added to the embedding (Vaswani 2017, 3.5).
 
     PE(p, 2i) = sin(p / base ** (2i / D)),   PE(p, 2i + 1) = cos(p / base ** (2i / D))
 
-Any length: the waves are computed, not stored. Differs from the paper on request: sines and cosines
-in two halves (Marian), and fairseq's spacing of the wave lengths and first position.
+Any length: rows are computed on demand. Differs from the paper on request: sines and cosines in two
+halves (Marian), and fairseq's spacing of the wavelengths and first position.
 """
 
 from __future__ import annotations
@@ -14,52 +14,53 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from weft.core.config import Config
 from weft.core.errors import ConfigError
-from weft.nn.positions.base import Position, PositionShape
-from weft.nn.positions.growing import GrowingTable
+from weft.nn.positions.base import Position, PositionConfigBase, PositionShape
+from weft.nn.positions.position_table import PositionTable
 
 
-class SinusoidalConfig(Config):
-    """Settings of the waves."""
+class SinusoidalConfig(PositionConfigBase):
+    """Settings of the sinusoids."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: float = Field(10000.0, gt=1)
-    """Length of the slowest wave, in units of 2 pi tokens."""
+    """Wavelength of the slowest sinusoid, in units of 2 pi tokens."""
     layout: Literal["interleaved", "halves"] = "interleaved"
     """interleaved: sin, cos, sin, cos, ... (the paper). halves: all sines, then all cosines
     (Marian, fairseq)."""
     spacing: Literal["paper", "fairseq"] = "paper"
-    """paper: wave i is base ** (2i / D) long. fairseq: base ** (i / (D/2 - 1)), so that the last
+    """paper: wavelength i is base ** (2i / D). fairseq: base ** (i / (D/2 - 1)), so that the last
     one is exactly `base` (M2M100, NLLB)."""
     offset: int = Field(0, ge=0)
-    """Added to every position. 2: fairseq, whose first token stands at padding_idx + 1."""
+    """Added to every position. 2: fairseq, whose first token has position padding_idx + 1."""
 
 
 class Sinusoidal(Position):
     """x + PE(position)."""
 
+    config_type = SinusoidalConfig
+
     def __init__(self, config: SinusoidalConfig, shape: PositionShape) -> None:
         super().__init__(config, shape)
-        least = 4 if config.spacing == "fairseq" else 2
-        if shape.width % 2 or shape.width < least:
+        min_width = 4 if config.spacing == "fairseq" else 2
+        if shape.width % 2 or shape.width < min_width:
             raise ConfigError(
                 [
                     f"width is {shape.width}: sinusoidal positions are pairs of sine and cosine, "
-                    f"so it must be even and at least {least}. Change width."
+                    f"so it must be even and at least {min_width}. Change width."
                 ]
             )
         self.config, self.width = config, shape.width
-        self.table = GrowingTable(self.waves)
+        self.table = PositionTable(self.sinusoids)
 
     def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         return x_BTD + self.table.rows(positions_BT).to(x_BTD.dtype)
 
-    def added(self, num_rows: int) -> Tensor | None:
-        return self.table.on(num_rows, torch.device("cpu"))
+    def position_rows(self, num_rows: int) -> Tensor | None:
+        return self.table.first_rows(num_rows, torch.device("cpu"))
 
-    def waves(self, positions_N: Tensor) -> Tensor:
-        """Rows of the formula. Angles in float64: float32 is 0.0005 off at position 10,000."""
+    def sinusoids(self, positions_N: Tensor) -> Tensor:
+        """PE of each position. Angles in float64: float32 is off by 0.0005 at position 10,000."""
         half = self.width // 2
         steps = half if self.config.spacing == "paper" else half - 1
         exponents = torch.arange(half, dtype=torch.float64, device="cpu") / steps

@@ -161,7 +161,7 @@ def attend_some(q_THC: Tensor, dense: DenseView, rule: PagedRule) -> tuple[Tenso
 
 
 @dataclass(frozen=True)
-class TableBias:
+class TableBias(Bias):
     """A bias that is looked up by distance; distances beyond the table have its last entry."""
 
     bias_HM: Tensor

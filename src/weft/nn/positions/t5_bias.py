@@ -1,10 +1,11 @@
-"""Bucketed relative bias: -> bias_BHTS, one learned number per head and bucket (T5, Raffel 2020).
+"""T5's relative position bias: -> bias_BHTS, one learned value per head and bucket (Raffel 2020).
 
     bias(q, k) = table[bucket(k - q), head]
 
-Near distances have a bucket each; further ones share buckets that widen with the logarithm; from
-max_distance on there is one. A bidirectional stack gives each side half of the buckets. One table
-serves all layers of the stack. Differs from T5's code: the bucket of a distance is computed once.
+Small distances have a bucket each; larger ones share buckets whose width grows logarithmically; all
+distances from max_distance on share one. A bidirectional stack uses half of the buckets for each
+side. One table serves all layers of the stack. Differs from T5's code: the bucket of a distance is
+computed once.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Config
 from weft.core.errors import Problem
-from weft.nn.positions.base import Bias, Position, PositionShape
+from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
 
 
-class BucketedConfig(Config):
+class T5BiasConfig(PositionConfigBase):
     """Settings of the buckets."""
 
     kind: Literal["bucketed"] = "bucketed"
@@ -33,7 +33,7 @@ class BucketedConfig(Config):
     max_distance: int = Field(128, ge=2)
     """All keys at least this far away share one bucket."""
     init_std: float = Field(0.02, gt=0)
-    """Spread of the fresh table."""
+    """Standard deviation of the initial table."""
 
     def cross_checks(self) -> Iterable[Problem]:
         if self.num_buckets % 2:
@@ -51,22 +51,24 @@ class BucketedConfig(Config):
             )
 
 
-class Bucketed(Position):
+class T5Bias(Position):
     """table[bucket(k - q), head]. `table_MH` has one row per bucket."""
 
-    def __init__(self, config: BucketedConfig, shape: PositionShape) -> None:
+    config_type = T5BiasConfig
+
+    def __init__(self, config: T5BiasConfig, shape: PositionShape) -> None:
         super().__init__(config, shape)
         self.rule = BucketRule(config.num_buckets, config.max_distance, not shape.is_causal)
         self.table_MH = nn.Parameter(torch.empty(config.num_buckets, shape.num_heads))
         nn.init.normal_(self.table_MH, std=config.init_std)
 
     def bias(self, layer: int, q_BTHC: Tensor) -> Bias:
-        return BucketedBias(self.table_MH, self.rule)
+        return BucketBias(self.table_MH, self.rule)
 
 
 @dataclass(frozen=True)
 class BucketRule:
-    """Which bucket a distance falls into."""
+    """Maps a distance to its bucket."""
 
     num_buckets: int
     max_distance: int
@@ -82,7 +84,7 @@ class BucketRule:
         else:
             distance = -distance.clamp(max=0)
         exact = num_buckets // 2
-        # the 1 stands in for distances that have a bucket of their own; log(0) is never taken
+        # the minimum of 1 avoids log(0); distances below `exact` do not use this branch
         ratio = torch.log(distance.clamp(min=1).float() / exact)
         ratio = ratio / math.log(self.max_distance / exact)
         wide = exact + (ratio * (num_buckets - exact)).long()
@@ -91,25 +93,31 @@ class BucketRule:
 
 @functools.lru_cache(maxsize=64)
 def buckets_by_distance(rule: BucketRule, device: torch.device) -> Tensor:
-    """Bucket of each distance from -max_distance to max_distance; the ends stand for all beyond."""
+    """Bucket of each distance from -max_distance to max_distance; the two ends also stand for all
+    larger distances."""
     with torch.inference_mode(False):
-        reach = rule.max_distance
-        return rule.bucket(torch.arange(-reach, reach + 1, device="cpu")).to(device)
+        limit = rule.max_distance
+        return rule.bucket(torch.arange(-limit, limit + 1, device="cpu")).to(device)
 
 
 @dataclass(frozen=True)
-class BucketedBias:
-    """The table and the rule that finds its row."""
+class BucketBias(Bias):
+    """The table and the rule that selects its row."""
 
     table_MH: Tensor
     rule: BucketRule
+    by_distance = True
+
+    @property
+    def max_distance(self) -> int:  # type: ignore[override]
+        return self.rule.max_distance
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.table_MH,)
 
     def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
         (table_MH,) = tensors or self.tensors()
-        reach = self.rule.max_distance
-        distance_BTS = (k_S - q_BT[:, :, None]).clamp(-reach, reach)
-        bucket_BTS = buckets_by_distance(self.rule, k_S.device)[distance_BTS + reach]
+        limit = self.rule.max_distance
+        distance_BTS = (k_S - q_BT[:, :, None]).clamp(-limit, limit)
+        bucket_BTS = buckets_by_distance(self.rule, k_S.device)[distance_BTS + limit]
         return F.embedding(bucket_BTS, table_MH).permute(0, 3, 1, 2)

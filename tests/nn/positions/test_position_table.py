@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from weft.nn.positions.alibi import slopes
-from weft.nn.positions.bucketed import BucketRule, buckets_by_distance
-from weft.nn.positions.growing import FIRST_ROWS, GrowingTable, Recent
+from weft.nn.positions.position_table import FIRST_ROWS, LastResult, PositionTable
+from weft.nn.positions.t5_bias import BucketRule, buckets_by_distance
 
 
 def test_a_table_makes_each_row_once_and_always_in_the_same_steps() -> None:
@@ -17,7 +17,7 @@ def test_a_table_makes_each_row_once_and_always_in_the_same_steps() -> None:
         made.append((int(positions[0]), len(positions)))
         return positions[:, None] * torch.tensor([1, 10])
 
-    table = GrowingTable(make)
+    table = PositionTable(make)
     rows = table.rows(torch.tensor([[0, 3]]))
     assert rows.tolist() == [[[0, 0], [3, 30]]]
     far = 3 * FIRST_ROWS
@@ -30,7 +30,7 @@ class Counted:
     """A function of a tensor that knows how often it was called."""
 
     def __init__(self) -> None:
-        self.recent, self.calls = Recent[Tensor](size=2), 0
+        self.recent, self.calls = LastResult[Tensor](size=2), 0
 
     def __call__(self, tensor: Tensor, other: object = None) -> Tensor:
         return self.recent.get((tensor, other), lambda: self.make(tensor))
@@ -80,7 +80,7 @@ def test_the_oldest_result_is_forgotten_first() -> None:
 
 
 def test_what_is_remembered_in_inference_mode_is_an_ordinary_tensor() -> None:
-    table, cpu = GrowingTable(lambda positions: positions.float()), torch.device("cpu")
+    table, cpu = PositionTable(lambda positions: positions.float()), torch.device("cpu")
     slopes.cache_clear()
     buckets_by_distance.cache_clear()
     with torch.inference_mode():
