@@ -149,8 +149,8 @@ def test_settings_without_effect_are_said_once(folder, capsys) -> None:
     asked = ["generate", str(folder), "the", "--max-tokens", "3", "--top-p", "0.9", "--n", "2"]
     assert main([*asked, "--seed", "3"]) == 0
     told = capsys.readouterr().err
-    assert "--top-p and --seed change nothing: --temperature is 0" in told
-    assert "the 2 answers will be alike" in told and told.count("\n") == 2
+    assert "--top-p and --seed have no effect: --temperature is 0" in told
+    assert "the 2 completions will be equal" in told and told.count("\n") == 2
 
 
 def test_a_prompt_that_cannot_be_asked_is_named_by_its_line(folder, tmp_path, capsys) -> None:

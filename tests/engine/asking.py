@@ -15,7 +15,7 @@ from weft.engine.ranking import advance_all, best_of_all
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import GREEDY, Writing
 from weft.models.build import Model
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 
 def advance(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]:
@@ -62,7 +62,7 @@ def generate(
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     end_id: int | None = None,
-    sampling: SamplingConfig = GREEDY,
+    sampling: SamplingParams = GREEDY,
     sources: Sequence[Sequence[int]] | None = None,
 ) -> list[list[int]]:
     """The new tokens of each prompt, the end not included."""

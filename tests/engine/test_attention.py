@@ -21,7 +21,7 @@ from weft.engine.settings import EngineConfig
 from weft.engine.writing import Writing
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 from .tiny import tiny
 
@@ -126,7 +126,7 @@ def test_rows_are_those_of_the_uncached_pass_while_it_runs_and_afterwards(
 ) -> None:
     engine = make(name, prefix_cache=prefix)
     asked = ask(engine)
-    ask(engine, 4, sampling=SamplingConfig(temperature=1.0, seed=5))
+    ask(engine, 4, sampling=SamplingParams(temperature=1.0, seed=5))
     for _ in range(11):
         engine.step()
     log = EventLog()
@@ -169,7 +169,7 @@ def test_one_head_of_one_layer_can_be_asked_for() -> None:
 
 def test_each_sample_and_each_result_of_a_search_has_rows_of_its_own() -> None:
     engine = make("gqa")
-    asked = ask(engine, 9, n=3, sampling=SamplingConfig(temperature=1.5, seed=1))
+    asked = ask(engine, 9, n=3, sampling=SamplingParams(temperature=1.5, seed=1))
     for _ in range(5):
         engine.step()
     for sequence in engine.scheduler.state.jobs[asked].sequences:

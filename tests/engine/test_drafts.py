@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.engine.drafts import LONGEST, REST, SHORTEST, Drafter, PromptLookup, accept
-from weft.sampling.base import Row
-from weft.sampling.choose import choose
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.logits_processors import SamplingRow
+from weft.sampling.params import SamplingParams
+from weft.sampling.sampler import sample
 
 IDS = st.lists(st.integers(0, 3), max_size=40)
 
@@ -68,26 +68,26 @@ class Writer:
         generator = torch.Generator().manual_seed(hash(tuple(ids[-3:])) % (1 << 30))
         return torch.randn(12, generator=generator) * 4
 
-    def write(self, config: SamplingConfig, prompt: list[int], count: int) -> list[int]:
+    def write(self, config: SamplingParams, prompt: list[int], count: int) -> list[int]:
         """Without drafts."""
         output: list[int] = []
         while len(output) < count:
-            row = Row(config, len(prompt) + len(output), prompt, output)
-            output.append(int(choose(self.logits([*prompt, *output])[None], [row])))
+            row = SamplingRow(config, len(prompt) + len(output), prompt, output)
+            output.append(int(sample(self.logits([*prompt, *output])[None], [row])))
         return output
 
     def write_with_drafts(
-        self, config: SamplingConfig, prompt: list[int], count: int
+        self, config: SamplingParams, prompt: list[int], count: int
     ) -> tuple[list[int], int]:
         """The same, and in how many passes."""
         output: list[int] = []
         drafter, passes = Drafter(prompt), 0
         while len(output) < count:
             drafts = drafter.propose(room=count - len(output) - 1)
-            first = Row(config, len(prompt) + len(output), prompt, output)
+            first = SamplingRow(config, len(prompt) + len(output), prompt, output)
             rows = [first.after(drafts[:n]) for n in range(len(drafts) + 1)]
             logits = [self.logits([*prompt, *output, *drafts[:n]]) for n in range(len(rows))]
-            output += drafter.observe(drafts, choose(torch.stack(logits), rows).tolist())
+            output += drafter.observe(drafts, sample(torch.stack(logits), rows).tolist())
             passes += 1
         return output, passes
 
@@ -105,14 +105,14 @@ class Writer:
 def test_a_text_is_the_same_with_drafts_and_without(settings: dict, seed: int) -> None:
     rng = random.Random(seed)
     prompt = [rng.randrange(12) for _ in range(30)]
-    config, writer = SamplingConfig(seed=seed, **settings), Writer()
+    config, writer = SamplingParams(seed=seed, **settings), Writer()
     output, passes = writer.write_with_drafts(config, prompt, 60)
     assert output == writer.write(config, prompt, 60)
     assert passes <= 60
 
 
 def test_a_text_that_repeats_itself_takes_few_passes() -> None:
-    config, writer = SamplingConfig(temperature=0), Writer()
+    config, writer = SamplingParams(temperature=0), Writer()
     output, passes = writer.write_with_drafts(config, [1, 2, 3], 200)
     assert len(output) == 200 and passes < 80
 

@@ -16,7 +16,7 @@ from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.nn.linear import pack_model
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 from . import plain
 from .tiny import tiny
@@ -48,7 +48,7 @@ def requests(engine: Engine, number: int = 12, seed: int = 1) -> list[Writing]:
         own = [rng.randrange(5, vocab) for _ in range(rng.randrange(1, 10))]
         prompt = tuple(common[: rng.randrange(1, 9)] + own)
         temperature = (0.0, 0.9)[i % 2]
-        sampling = SamplingConfig(temperature=temperature, seed=i, top_p=0.9, logprobs=2)
+        sampling = SamplingParams(temperature=temperature, seed=i, top_p=0.9, logprobs=2)
         source = tuple(rng.choices(range(5, vocab), k=rng.randrange(1, 14)))
         made.append(Writing(prompt, rng.randrange(1, 14), source if has_source else None, sampling))
     return made
@@ -56,7 +56,7 @@ def requests(engine: Engine, number: int = 12, seed: int = 1) -> list[Writing]:
 
 def long_ones(writings: list[Writing]) -> list[Writing]:
     """Greedy texts that are long enough to repeat themselves."""
-    sampling = SamplingConfig(temperature=0.0, logprobs=2)
+    sampling = SamplingParams(temperature=0.0, logprobs=2)
     return [Writing(w.prompt[:2], 36, w.source, sampling) for w in writings[:3]]
 
 
@@ -88,7 +88,7 @@ def test_greedy_tokens_are_those_of_uncached_passes(name: str, packed: bool) -> 
     engine = make(name)
     writings = requests(engine)
     greedy = [
-        Writing(w.prompt, 8, w.source, SamplingConfig(temperature=0, logprobs=0)) for w in writings
+        Writing(w.prompt, 8, w.source, SamplingParams(temperature=0, logprobs=0)) for w in writings
     ]
     expected = [plain.greedy(engine.model, w.prompt, 8, source=w.source) for w in greedy]
     if packed:

@@ -10,7 +10,7 @@ from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 SIZES = {"vocab_size": 31, "width": 32, "num_layers": 2, "max_len": 32, "dropout": 0.0}
 
@@ -37,7 +37,7 @@ def test_greedy_is_the_argmax_of_an_uncached_pass_at_every_step() -> None:
 def test_sampling_repeats_with_its_seed_and_differs_without() -> None:
     model, prompt = decoder(), [[1, 2]]
     draws = [
-        generate(model, prompt, 20, sampling=SamplingConfig(seed=seed))[0] for seed in (1, 1, 2)
+        generate(model, prompt, 20, sampling=SamplingParams(seed=seed))[0] for seed in (1, 1, 2)
     ]
     assert draws[0] == draws[1] != draws[2]
 

@@ -19,9 +19,9 @@ from tests.text.material import trained
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, UsageError
 from weft.engine.grammar import GrammarVocabulary, Matcher, make_grammar, one_line
-from weft.sampling.base import Row
-from weft.sampling.choose import choose
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.logits_processors import SamplingRow
+from weft.sampling.params import SamplingParams
+from weft.sampling.sampler import sample
 from weft.text.tokenizer import Tokenizer
 
 PERSON = {
@@ -105,13 +105,13 @@ def bias_of(kind: str) -> dict[int, float]:
 
 
 def write(
-    matcher: Matcher, kind: str, config: SamplingConfig, logits: Callable[[list[int]], Tensor]
+    matcher: Matcher, kind: str, config: SamplingParams, logits: Callable[[list[int]], Tensor]
 ) -> tuple[str, list[int]]:
     """The text that a model with these logits writes, and its ids."""
     ends, ids = matcher.vocabulary.end_ids, []
     while not matcher.is_finished and len(ids) < 400:
-        row = Row(config, len(ids), (), ids, matcher.allowed())
-        token = int(choose(logits(ids)[None], [row]))
+        row = SamplingRow(config, len(ids), (), ids, matcher.allowed())
+        token = int(sample(logits(ids)[None], [row]))
         matcher.advance(token)
         if token not in ends:
             ids.append(token)
@@ -126,7 +126,7 @@ def test_random_logits_write_only_what_fits(case: str, kind: str) -> None:
     vocabulary, grammar = vocabulary_of(kind), make_grammar(grammar_kind, source)
     generator, texts = torch.Generator().manual_seed(7), set()
     for seed in range(10):
-        config = SamplingConfig(seed=seed, logit_bias=bias_of(kind))
+        config = SamplingParams(seed=seed, logit_bias=bias_of(kind))
         matcher = vocabulary.matcher(grammar)
         text, _ = write(
             matcher, kind, config, lambda _: torch.randn(vocabulary.size, generator=generator) * 2
@@ -142,7 +142,7 @@ def test_every_tokenizer_can_be_held_to_a_grammar(kind: str) -> None:
     vocabulary, grammar = vocabulary_of(kind), make_grammar("regex", "(the|quick|dog)( x = 1)?")
     for seed in range(4):
         generator, matcher = torch.Generator().manual_seed(seed), vocabulary.matcher(grammar)
-        config = SamplingConfig(seed=seed, temperature=0.5)
+        config = SamplingParams(seed=seed, temperature=0.5)
         text, _ = write(
             matcher, kind, config, lambda _, g=generator: torch.randn(vocabulary.size, generator=g)
         )
@@ -160,9 +160,9 @@ def test_a_real_model_writes_what_fits(case: str, temperature: float) -> None:
     ids: list[int] = []
     while not matcher.is_finished:
         logits_V = model(ForwardBatch(torch.tensor([[*prompt, *ids]])))[0, -1]
-        config = SamplingConfig(temperature=temperature)
-        row = Row(config, len(prompt) + len(ids), prompt, ids, matcher.allowed())
-        token = int(choose(logits_V[None], [row]))
+        config = SamplingParams(temperature=temperature)
+        row = SamplingRow(config, len(prompt) + len(ids), prompt, ids, matcher.allowed())
+        token = int(sample(logits_V[None], [row]))
         matcher.advance(token)
         ids += [] if token in vocabulary.end_ids else [token]
     assert fits(b"".join(tokenizer.token_bytes(ids)).decode())
@@ -222,7 +222,7 @@ def test_states_are_apart_and_replaying_the_tokens_gives_the_same_masks() -> Non
     first, generator = vocabulary.matcher(grammar), torch.Generator().manual_seed(1)
     other = vocabulary.matcher(grammar)
     start = other.allowed()
-    config = SamplingConfig(seed=3, logit_bias=bias_of("bpe"))
+    config = SamplingParams(seed=3, logit_bias=bias_of("bpe"))
     _, ids = write(
         first, "bpe", config, lambda _: torch.randn(vocabulary.size, generator=generator)
     )

@@ -23,7 +23,7 @@ from weft.engine.settings import EngineConfig
 from weft.engine.step import choose_tokens
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 from . import plain
 from .test_attention import MODELS
@@ -70,7 +70,7 @@ class Fire:
         )
         source = tuple(self.common[: rng.randrange(1, 9)])
         has_source = isinstance(self.engine.model, EncoderDecoder)
-        sampling = SamplingConfig(
+        sampling = SamplingParams(
             temperature=rng.choice([0.0, 0.9]), seed=rng.randrange(99), logprobs=1
         )
         kind = rng.choice(["plain", "plain", "samples", "beam", "grammar", "no token"])
@@ -82,7 +82,7 @@ class Fire:
         elif kind in ("grammar", "no token") and not has_source:
             more["grammar"] = make_grammar("regex", "[a-d ]{3,}x")
             if kind == "no token":  # what the grammar would allow is banned
-                sampling = SamplingConfig(banned=tuple(range(1, vocab)))
+                sampling = SamplingParams(banned=tuple(range(1, vocab)))
         given = source if has_source else None
         return Writing(tuple(prompt), rng.randrange(1, 24), given, sampling, **more)
 
@@ -218,7 +218,7 @@ def test_a_step_that_fails_behind_its_pass_takes_its_requests_along_and_nobody_w
 
 def test_a_request_that_fails_has_given_everything_back_when_its_error_is_told() -> None:
     engine = engine_of()
-    banned = SamplingConfig(banned=tuple(range(1, engine.model.config.vocab_size)))
+    banned = SamplingParams(banned=tuple(range(1, engine.model.config.vocab_size)))
     grammar = make_grammar("regex", "[a-d ]{3,}x")
     bad = engine.submit(Writing((5, 9, 30, 7, 8), 6, sampling=banned, grammar=grammar, n=2))
     good = engine.submit(Writing((6, 9, 30), 6))

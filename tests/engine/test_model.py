@@ -16,7 +16,7 @@ from weft.engine.load import load
 from weft.engine.loss import parts_of
 from weft.engine.model import LoadedModel
 from weft.engine.requests import default_limit
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_generated_text_is_its_pieces_and_those_are_the_tokens_texts(writer):
     assert "".join(parts) == text and len(parts) > 1 and all(parts)
     tokenizer = writer.tokenizer
     prompt = tokenizer.encode("the cat")[:-1]
-    sampling = SamplingConfig(**settings)
+    sampling = SamplingParams(**settings)
     (ids,) = generate(writer.model, [prompt], 20, tokenizer.end_id, sampling)
     assert "".join(pieces(tokenizer, ids)) == text
 

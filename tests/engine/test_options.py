@@ -7,17 +7,17 @@ import pytest
 from weft.core.errors import ConfigError, UsageError
 from weft.engine.grammar import make_grammar
 from weft.engine.options import Options, drawing
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
 def test_keywords_become_options() -> None:
     found = Options.of(5, 2, stop=["x"], regex="[0-9]+", temperature=0.5, logit_bias={3: 1.0})
-    sampling = SamplingConfig(temperature=0.5, logit_bias={3: 1.0})
+    sampling = SamplingParams(temperature=0.5, logit_bias={3: 1.0})
     assert found == Options(5, 2, sampling, ("x",), make_grammar("regex", "[0-9]+"))
     assert Options.of(json_schema=SCHEMA).grammar == make_grammar("json_schema", SCHEMA)
-    assert Options.of() == Options(sampling=SamplingConfig())
+    assert Options.of() == Options(sampling=SamplingParams())
 
 
 @pytest.mark.parametrize(

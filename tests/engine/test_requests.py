@@ -17,7 +17,7 @@ from weft.engine.grammar import make_grammar
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
 from weft.models.decoder import Decoder
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 from . import plain
 from .tiny import tiny
@@ -71,7 +71,7 @@ def test_equal_sources_are_encoded_once() -> None:
 
 
 def test_samples_share_their_prompt_and_draw_by_their_own_seeds() -> None:
-    prompt, sampling = (5, 9, 30, 7, 8, 6, 40, 41, 9), SamplingConfig(temperature=1.3, seed=4)
+    prompt, sampling = (5, 9, 30, 7, 8, 6, 40, 41, 9), SamplingParams(temperature=1.3, seed=4)
     engine = engine_of()
     engine.submit(Writing(prompt, 9, sampling=sampling, n=3))
     lines: dict[int, list[int]] = {0: [], 1: [], 2: []}
@@ -92,7 +92,7 @@ def test_a_grammar_is_kept_to_also_through_preemption() -> None:
     for config in ({}, {"preempt_every": 2}, {"speculate": True}):
         engine = engine_of(config=config)
         ends = frozenset([engine.tokenizer.end_id or 0]) if engine.tokenizer else frozenset()
-        sampling = SamplingConfig(temperature=0.8, seed=3)
+        sampling = SamplingParams(temperature=0.8, seed=3)
         engine.submit(Writing((5, 6), 30, sampling=sampling, ends=ends, grammar=grammar))
         texts.append("".join(update.text for update in finish(engine)))
     assert len(set(texts)) == 1
@@ -110,7 +110,7 @@ def test_json_that_is_asked_for_is_json() -> None:
     }
     grammar = make_grammar("json_schema", schema)
     ends = frozenset([engine.tokenizer.end_id or 0])
-    sampling = SamplingConfig(temperature=0.7, seed=1)
+    sampling = SamplingParams(temperature=0.7, seed=1)
     engine.submit(Writing((5,), 190, sampling=sampling, ends=ends, grammar=grammar))
     text = "".join(update.text for update in finish(engine))
     assert json.loads(text)["n"] in (1, 2, 3)
@@ -118,7 +118,7 @@ def test_json_that_is_asked_for_is_json() -> None:
 
 def test_a_stop_ends_the_text_before_it() -> None:
     engine = engine_of()
-    writing = Writing((5, 9), 30, sampling=SamplingConfig(temperature=1.0, seed=2))
+    writing = Writing((5, 9), 30, sampling=SamplingParams(temperature=1.0, seed=2))
     engine.submit(writing)
     whole = "".join(update.text for update in finish(engine))
     stop = whole[4:6]
@@ -205,7 +205,7 @@ def test_texts_are_encoded_without_padding_and_alone_in_bits(kind: str) -> None:
         (Writing((5,) * 40, 1), "40 tokens but max_len is 40.*Shorten it to 39"),
         (Writing((5,) * 38, 9), "38 tokens and max_tokens is 9.*max_len is 40"),
         (Writing((5,), 3, (7, 8)), "source"),
-        (Writing((5,), 3, sampling=SamplingConfig(banned=(5000,))), "banned names id 5000"),
+        (Writing((5,), 3, sampling=SamplingParams(banned=(5000,))), "banned contains id 5000"),
         (Writing((5,), 3, stops=("",)), "a stop is ''"),
         (Writing((5,), 3, grammar=make_grammar("regex", "[")), "grammar"),
         (Writing((5,), 3, n=0), "n is 0"),

@@ -19,12 +19,12 @@ from weft.engine.schedule.audit import audit
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.params import SamplingParams
 
 from .test_attention import MODELS
 from .tiny import tiny
 
-SAMPLING = SamplingConfig(temperature=0.9, seed=3, logprobs=2)
+SAMPLING = SamplingParams(temperature=0.9, seed=3, logprobs=2)
 PROMPTS = [(5, 9, 30, 7, 8, 6, 40, 41, 9), (5, 9, 30, 7, 50, 51, 52, 53), (20, 21, 22, 23, 24)]
 SOURCE = (7, 8, 9, 30, 31, 12, 13)
 SMALL: dict[str, Any] = {"page_size": 4, "cache_gib": 1e-3}

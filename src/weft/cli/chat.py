@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.answers import finish_reason, logprob_list
-from weft.cli.groups import with_groups
+from weft.cli.generation_options import GenerationOptionGroup
 from weft.cli.keeping import Keep, kept
+from weft.cli.option_groups import with_groups
 from weft.cli.options import Device, MaxTokens, Model, ready_model, refuse_logprobs
 from weft.cli.output import print_json, say
-from weft.cli.writing import Asked
 
 if TYPE_CHECKING:
     from weft.engine.answers import Answer
@@ -26,7 +26,7 @@ def command(
     system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
     max_tokens: MaxTokens = None,
     *,
-    asked: Asked,
+    generation: GenerationOptionGroup,
     keep: Keep = None,
     device: Device = "auto",
     json: Annotated[
@@ -41,10 +41,10 @@ def command(
       echo "What is the capital of France?" | weft chat smollm2
       weft chat smollm2 --system "Answer in one word." --temperature 0.7 --top-p 0.9
     """
-    refuse_logprobs(asked.logprobs, json)
+    refuse_logprobs(generation.logprobs, json)
     from weft.engine.load import check_model
 
-    options, engine = asked.options(max_tokens), asked.engine
+    options, engine = generation.options(max_tokens), generation.engine
     check_model(model, "chat", max_tokens)
     writer = ready_model(model, device, engine)
     assert writer.requests.template, "a model without a template was not refused"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.answers import answer_object
-from weft.cli.groups import with_groups
+from weft.cli.generation_options import GenerationOptionGroup
 from weft.cli.keeping import Keep, kept
+from weft.cli.option_groups import with_groups
 from weft.cli.options import Device, MaxTokens, Model, ready_model, refuse_logprobs
 from weft.cli.output import print_json, progress, say
 from weft.cli.translate import CHUNK, chunks, one_line
-from weft.cli.writing import Asked
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def command(
     max_tokens: MaxTokens = None,
     n: Annotated[int, typer.Option("--n", min=1, max=256, help="Answers to each prompt.")] = 1,
     *,
-    asked: Asked,
+    generation: GenerationOptionGroup,
     keep: Keep = None,
     device: Device = "auto",
     json: Annotated[
@@ -60,10 +60,10 @@ def command(
     usage.
     """
     refuse_mixture(prompt, prompts)
-    refuse_logprobs(asked.logprobs, json)
+    refuse_logprobs(generation.logprobs, json)
     from weft.engine.load import check_model
 
-    options, engine = asked.options(max_tokens, n), asked.engine
+    options, engine = generation.options(max_tokens, n), generation.engine
     check_model(model, "generate", max_tokens)
     text = read_prompt(prompt) if prompts is None else ""
     writer = ready_model(model, device, engine)

@@ -7,13 +7,11 @@ before a model is loaded, so that a wrong value costs nobody a minute.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.output import say
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -25,32 +23,8 @@ File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Most new tokens.", show_default="128")]
-Temperature = Annotated[
-    float, typer.Option(min=0, help="0: always the likeliest token; 1: by the model's own odds.")
-]
-TopK = Annotated[int, typer.Option(min=0, help="Only the k likeliest tokens; 0: all.")]
-TopP = Annotated[
-    float, typer.Option(min=0, max=1, help="Only the likeliest that together reach this.")
-]
-MinP = Annotated[
-    float, typer.Option(min=0, max=1, help="Only tokens at least this share of the likeliest.")
-]
-RepetitionPenalty = Annotated[
-    float, typer.Option(min=0, help="Above 1: what was read or written is less likely.")
-]
-PresencePenalty = Annotated[
-    float, typer.Option(min=-2, max=2, help="Taken from every token that was written.")
-]
-FrequencyPenalty = Annotated[
-    float, typer.Option(min=-2, max=2, help="Taken once for each time it was written.")
-]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed, the same text.")]
 Stop = Annotated[
     list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")
-]
-Logprobs = Annotated[
-    int | None,
-    typer.Option(min=0, help="With --json: each token's log probability, and of the N likeliest."),
 ]
 JsonSchema = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write JSON that fits the schema in FILE.")
@@ -81,9 +55,6 @@ Activations = Annotated[
 ]
 BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens that one step computes.")]
 
-NEEDS_TEMPERATURE = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
-"""What only a draw reads, with the values that ask for nothing."""
-
 
 def engine_settings(
     cache: float, prefix_cache: str, batch_tokens: int | None = None, **others: object
@@ -105,19 +76,6 @@ def ready_model(model: str, device: str, engine: EngineConfig) -> LoadedModel:
     found = load(model, device, engine=engine)
     keep_what_is_loaded()
     return found
-
-
-def say_without_effect(sampling: Mapping[str, object], n: int = 1) -> None:
-    """One line of talk for settings that a temperature of 0 makes idle."""
-    if sampling["temperature"] != 0:
-        return
-    idle = [name for name, off in NEEDS_TEMPERATURE.items() if sampling[name] != off]
-    if idle:
-        names = " and ".join(option(name) for name in idle)
-        verb = "changes" if len(idle) == 1 else "change"
-        say(f"{names} {verb} nothing: --temperature is 0, so that the likeliest token is taken.")
-    if n > 1:
-        say(f"the {n} answers will be alike: --temperature is 0. Try --temperature 0.8.")
 
 
 def option(name: str) -> str:

@@ -11,31 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.generation_options import SamplingOptions
+from weft.cli.option_groups import with_groups
 from weft.cli.options import (
     BatchTokens,
     Cache,
     Device,
     File,
-    MinP,
     Model,
     PrefixCache,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
     engine_settings,
     ready_model,
-    say_without_effect,
 )
 from weft.cli.output import print_json, progress, say
 from weft.core.errors import UsageError
+from weft.sampling.params import SamplingKeywords, SamplingParams
 
 if TYPE_CHECKING:
     from weft.engine.answers import Translation
     from weft.engine.model import LoadedModel
     from weft.engine.settings import EngineConfig
     from weft.engine.team import Team
-    from weft.sampling.settings import SamplingKeywords
 
 CHUNK = 1000
 """Lines that are read, sorted by length and answered together."""
@@ -66,6 +62,16 @@ Json = Annotated[
 ]
 
 
+class TranslateSampling(SamplingOptions):
+    """Without penalties, which repeat less than a translation has to, and log-probabilities, which
+    are the score of a translation."""
+
+    excluded = frozenset(
+        {"repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs"}
+    )
+
+
+@with_groups
 def command(
     model: Model,
     file: File = "-",
@@ -73,11 +79,8 @@ def command(
     length_penalty: LengthPenalty = 1.0,
     n_best: NBest = 1,
     max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    seed: Seed = 0,
+    *,
+    sampling: TranslateSampling,
     batch_tokens: BatchTokens = 4096,
     cache: Cache = 1.0,
     prefix_cache: PrefixCache = "radix",
@@ -103,20 +106,14 @@ def command(
     """
     from weft.engine.load import check_model
 
-    sampling: SamplingKeywords = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-    }
+    temperature = sampling.keywords["temperature"]
     check_search(beam, length_penalty, n_best, sampling)
     check_workers(workers, temperature)
     engine = engine_settings(cache, prefix_cache, batch_tokens)
     check_model(model, "translate", max_tokens)
     translator = ready_model(model, device, engine)
     translator.tokenizer.report.was_said = True
-    drawn: SamplingKeywords = sampling if temperature > 0 else {}
+    drawn: SamplingKeywords = sampling.keywords if temperature > 0 else {}
     with team_of(workers, model, device, engine) as team:
         search, first = (n_best, beam, length_penalty, max_tokens), 1
         for lines in line_groups(file):
@@ -155,16 +152,16 @@ def team_of(
     return Team(model, workers, device, engine)
 
 
-def check_search(beam: int, length_penalty: float, n_best: int, sampling: SamplingKeywords) -> None:
+def check_search(beam: int, length_penalty: float, n_best: int, sampling: SamplingOptions) -> None:
     """Refuse what cannot be searched or drawn, before anything is loaded."""
     from weft.engine.beam import BeamConfig
-    from weft.sampling.settings import SamplingConfig
 
-    say_without_effect(sampling)
-    if not SamplingConfig(**sampling).is_greedy:
+    sampling.warn_without_effect()
+    params = SamplingParams.from_dict(sampling.values)
+    if not params.is_greedy:
         if beam > 1:
             raise UsageError(
-                f"--beam is {beam} and --temperature {sampling['temperature']:g}: a beam search "
+                f"--beam is {beam} and --temperature {params.temperature:g}: a beam search "
                 "draws nothing. Use one of them."
             )
     elif n_best > beam:

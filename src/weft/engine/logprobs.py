@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from weft.sampling.candidates import best_ids
+from weft.sampling.logits_processors import top_ids
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,6 @@ def token_logprob(logits_V: Tensor, token: int, count: int) -> TokenLogprob:
     logp_V = logits_V.log_softmax(-1)
     if count == 0:
         return TokenLogprob(token, float(logp_V[token]))
-    top_K = best_ids(logits_V, count)
+    top_K = top_ids(logits_V, count)
     top = tuple(zip(top_K.tolist(), logp_V[top_K].tolist(), strict=True))
     return TokenLogprob(token, float(logp_V[token]), top)

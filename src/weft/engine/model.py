@@ -8,7 +8,7 @@
     m.embed(["..."])                            any kind: one vector a text
     m.perplexity(["..."])                       decoder: how well it foresees texts
 
-What can be asked of a text (temperature, stop, regex, ...) is in options.py and SamplingConfig.
+What can be asked of a text (temperature, stop, regex, ...) is in options.py and SamplingParams.
 What a kind of model cannot do is a UsageError that names the kind and what to use instead.
 """
 
@@ -43,7 +43,7 @@ from weft.engine.options import Options, WritingKeywords, drawing
 from weft.engine.requests import Requests
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
-from weft.sampling.settings import SamplingKeywords
+from weft.sampling.params import SamplingKeywords
 
 
 class LoadedModel:
@@ -173,7 +173,7 @@ class LoadedModel:
         """The text that follows a prompt, or with `stream` its pieces as they come.
 
         `max_tokens` None: 128, as far as the model reaches. Keywords are stop, json_schema, regex
-        and those of SamplingConfig; temperature 0 is greedy, and the default is 1.
+        and those of SamplingParams; temperature 0 is greedy, and the default is 1.
         """
         self.refuse("generate")
         options = Options.of(max_tokens, **wanted)

@@ -3,7 +3,7 @@ refused before one is loaded.
 
     Options.of(max_tokens=50, n=2, stop=["\\n"], regex=r"\\d+", temperature=0.7)
 
-Differs from SamplingConfig, which says how one token is chosen: these are about the whole text.
+Differs from SamplingParams, which says how one token is chosen: these are about the whole text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.core.errors import UsageError
 from weft.engine.grammar import Grammar, GrammarVocabulary, make_grammar
 from weft.engine.stops import check_stops
 from weft.engine.writing import GREEDY
-from weft.sampling.settings import SamplingConfig, SamplingKeywords
+from weft.sampling.params import SamplingKeywords, SamplingParams
 from weft.text.settings import TokenizerConfig
 from weft.text.tokenizer import Tokenizer
 
@@ -41,7 +41,7 @@ class Options:
     """None: 128, as far as the model reaches."""
     n: int = 1
     """Answers to each prompt; answer i draws with seed + i."""
-    sampling: SamplingConfig = GREEDY
+    sampling: SamplingParams = GREEDY
     stops: tuple[str, ...] = ()
     grammar: Grammar | None = None
 
@@ -54,7 +54,7 @@ class Options:
         stops = values.pop("stop", ())
         check_stops(stops)
         grammar = grammar_of(values.pop("json_schema", None), values.pop("regex", None))
-        return cls(max_tokens, n, SamplingConfig.from_dict(values), tuple(stops), grammar)
+        return cls(max_tokens, n, SamplingParams.from_dict(values), tuple(stops), grammar)
 
 
 def drawing(
@@ -66,7 +66,7 @@ def drawing(
             f"beam is {beam}, but {', '.join(sampling)} asks for samples: a beam search draws "
             "nothing. Use beam 1 with them, or leave them out."
         )
-    settings = SamplingConfig.from_dict({**sampling, "logprobs": sampling.get("logprobs") or 0})
+    settings = SamplingParams.from_dict({**sampling, "logprobs": sampling.get("logprobs") or 0})
     return Options(max_tokens, num_best, settings)
 
 

@@ -23,9 +23,8 @@ from weft.engine.runner import Results
 from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, Grown, Key, Plan
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update
-from weft.sampling.base import Row
-from weft.sampling.choose import choose
-from weft.sampling.draw import NO_TOKEN
+from weft.sampling.logits_processors import SamplingRow
+from weft.sampling.sampler import NO_TOKEN, sample
 
 NOT_FINITE = (
     "the model gives no finite probability: its weights may hold NaN or infinity. Use an earlier "
@@ -62,7 +61,7 @@ class Place:
     drafts: list[int]
     first: int
     """Its first row of the logits; the others follow."""
-    rows: list[Row]
+    rows: list[SamplingRow]
 
 
 @dataclass
@@ -113,7 +112,7 @@ def choose_tokens(ahead: Ahead, lines: Lines, updates: list[Update]) -> Outcome:
 def choose_all(
     sampled: Sequence[tuple[Chunk, slice]], lines: Lines, logits_NV: Tensor, updates: list[Update]
 ) -> Outcome:
-    """One call of `choose` for all lines; updates are appended."""
+    """One call of `sample` for all lines; updates are appended."""
     outcome = Outcome()
     places: list[Place] = []
     for chunk, part in sampled:
@@ -128,7 +127,7 @@ def choose_all(
     # usually every row is asked for once: then none is copied
     is_all = index == list(range(len(logits_NV)))
     rows = [row for place in places for row in place.rows]
-    ids = choose(logits_NV if is_all else logits_NV[index], rows).tolist()
+    ids = sample(logits_NV if is_all else logits_NV[index], rows).tolist()
     begin = 0
     for place in places:
         chosen = ids[begin : begin + len(place.rows)]

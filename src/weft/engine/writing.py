@@ -19,10 +19,10 @@ from weft.engine.drafts import Drafter
 from weft.engine.grammar import Grammar, Matcher
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.stops import Finish, IdStream, TextStream
-from weft.sampling.base import Row
-from weft.sampling.settings import SamplingConfig
+from weft.sampling.logits_processors import SamplingRow
+from weft.sampling.params import SamplingParams
 
-GREEDY = SamplingConfig(temperature=0.0)
+GREEDY = SamplingParams(temperature=0.0)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Writing:
     prompt: tuple[int, ...]
     max_tokens: int
     source: tuple[int, ...] | None = None
-    sampling: SamplingConfig = GREEDY
+    sampling: SamplingParams = GREEDY
     ends: frozenset[int] = frozenset()
     """Ids that end a text; they are not part of it."""
     stops: tuple[str, ...] = ()
@@ -90,16 +90,16 @@ class Line:
     index: int = 0
     output: list[int] = field(default_factory=list)
 
-    def row(self, drafts: list[int], allowed_V: Tensor | None) -> Row:
+    def row(self, drafts: list[int], allowed_V: Tensor | None) -> SamplingRow:
         """What the choice behind `drafts` reads."""
         sampling = self.writing.sampling
         if self.index:
             sampling = sampling.model_copy(update={"seed": sampling.seed + self.index})
         output = [*self.output, *drafts]
         position = len(self.writing.prompt) + len(output)
-        return Row(sampling, position, self.writing.prompt, output, allowed_V)
+        return SamplingRow(sampling, position, self.writing.prompt, output, allowed_V)
 
-    def rows(self, drafts: list[int]) -> list[Row]:
+    def rows(self, drafts: list[int]) -> list[SamplingRow]:
         """A row for each draft and one behind them; fewer where a grammar rules out a draft."""
         if self.matcher is None:
             return [self.row(drafts[:i], None) for i in range(len(drafts) + 1)]

@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from weft.cli.groups import OptionGroup, with_groups
+from weft.cli.option_groups import OptionGroup, with_groups
 
 Size = Annotated[int, typer.Option(min=1, help="How large.")]
 
