@@ -94,7 +94,7 @@ def test_what_is_asked_of_a_text_reaches_the_engine(writer):
     assert re.fullmatch("[ab]{3}-[0-9]", text)
     schema = {"enum": [True, 17, "cat"]}
     assert json.loads(writer.generate("the", 35, json_schema=schema, **DRAWN)) in schema["enum"]
-    with pytest.raises(UsageError, match="logit_bias names id 99999"):
+    with pytest.raises(UsageError, match="logit_bias contains id 99999"):
         writer.generate("the cat", logit_bias={99999: 1.0})
 
 
