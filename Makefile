@@ -29,11 +29,13 @@ $(BIN)/python:
 run: setup ## Train the demo model: dates in 30 languages become ISO dates
 	$(BIN)/weft demo --out runs/demo
 
-test: setup ## Run the tests
-	$(BIN)/python -m pytest -q -m 'not slow'
+# One worker per core; each test uses one thread. worksteal keeps the tests of a file on one worker
+# while it can, so that a module's fixtures are built once. Each worker holds about 1 GB.
+test: setup ## Run the tests, in parallel
+	$(BIN)/python -m pytest -q -m 'not slow' -n logical --maxprocesses 8 --dist worksteal
 
-test-slow: setup ## Run the slow tests too
-	$(BIN)/python -m pytest -q
+test-slow: test ## Run the slow tests too, one at a time: some need all cores or much memory
+	$(BIN)/python -m pytest -q -m slow
 
 check: setup ## Format, lint, types, import order, generated docs
 	$(BIN)/ruff format --check src tests
