@@ -1,6 +1,6 @@
-"""Templates that want to reach out of the sandbox, or to take all memory or time."""
+"""Templates that try to reach out of the sandbox, or to use all memory or time."""
 
-from weft.text.chat import MAX_SOURCE
+from weft.text.chat_template import MAX_SOURCE
 
 REACHING = {
     "class": "{{ ''.__class__ }}",
@@ -19,9 +19,7 @@ REACHING = {
     "lipsum": "{{ lipsum.__globals__['os'].popen('id').read() }}",
     "cycler": "{{ cycler.__init__.__globals__ }}",
     "cycler made": "{{ cycler('a').__class__ }}",
-    "cycler items": "{{ cycler('a').items }}",
     "joiner": "{{ joiner.__init__.__globals__.os }}",
-    "joiner made": "{{ joiner(',').used }}",
     "namespace": "{{ namespace.__init__.__globals__ }}",
     "namespace made": "{{ namespace(a=1).__class__ }}",
     "namespace hidden name": "{% set n = namespace() %}{% set n.__class__ = 1 %}",
@@ -63,14 +61,12 @@ REACHING = {
     "extends": "{% extends '/etc/passwd' %}",
     "import": "{% import 'os' as os %}{{ os }}",
     "from import": "{% from 'os' import popen %}{{ popen('id') }}",
-    "block": "{% block x %}{% endblock %}",
     "own import": "{{ __import__('os').system('id') }}",
     "builtins": "{{ __builtins__ }}{{ __builtins__.open }}",
     "open": "{{ open('/etc/passwd').read() }}",
     "eval": "{{ eval('1') }}",
     "environment": "{{ environment.loader }}",
     "context": "{{ context.environment }}",
-    "own function": "{{ weft_same(1) }}",
     "debug": "{% debug %}",
     "do": "{% do messages.append(1) %}",
     "change a list": "{{ messages.append(1) }}",
@@ -78,17 +74,26 @@ REACHING = {
     "change a message": "{{ messages[0].update({'role': 'x'}) }}",
     "pop a message": "{{ messages[0].pop('role') }}",
     "encode": "{{ 'a'.encode('utf-8') }}",
-    "translate": "{{ 'a'.translate({97: 'b'}) }}",
-    "maketrans": "{{ ''.maketrans('a', 'b') }}",
     "to_bytes": "{{ (5).to_bytes(10, 'big') }}",
     "call a text": "{{ 'a'() }}",
     "call a number": "{{ 5() }}",
     "call undefined": "{{ nothing() }}",
     "unknown filter": "{{ 'a'|xmlattr }}",
     "unknown test": "{{ 'a' is dangerous }}",
-    "time": "{{ strftime_now('%1000000000d') }}",
     "time format": "{{ strftime_now(5) }}",
 }
+
+HARMLESS = {
+    "cycler items": ("{{ cycler('a').items }}", "('a',)"),
+    "joiner made": ("{{ joiner(',').used }}", "False"),
+    "block": ("{% block x %}{% endblock %}", ""),
+    "translate": ("{{ 'a'.translate({97: 'b'}) }}", "b"),
+    "maketrans": ("{{ ''.maketrans('a', 'b') }}", "{97: 98}"),
+    "time": ("{{ strftime_now('%1000000000d') }}", ""),
+    "list of lists times": ("{{ ([[0] * 90000] * 90000)|length }}", "90000"),
+    "powers": ("{{ (2 ** 4000) ** 2 }}", str(2**8000)),
+}
+"""Templates that look hostile and are not: within the limits, and with the text on the right."""
 
 TEN = "{% for i in range(100000) %}"
 END = "{% endfor %}"
@@ -105,10 +110,8 @@ GREEDY = {
     "times text": "{{ 10**9 * 'a' }}",
     "text times twice": "{{ 'a' * 100000 * 100000 }}",
     "list times": "{{ [1] * 10**9 }}",
-    "list of lists times": "{{ ([[0] * 90000] * 90000)|length }}",
     "tuple times": "{{ (1,) * 10**9 }}",
     "power": "{{ 10 ** (10 ** 8) }}",
-    "powers": "{{ (2 ** 4000) ** 2 }}",
     "negative base": "{{ (-9) ** (10 ** 7) }}",
     "squares": "{% set n = namespace(x=10) %}" + TEN + "{% set n.x = n.x * n.x %}" + END,
     "doubling": "{% set n = namespace(x='ab') %}" + TEN + "{% set n.x = n.x + n.x %}" + END,

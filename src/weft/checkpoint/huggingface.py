@@ -120,7 +120,7 @@ def current_name(name: str, family: Family, source: TensorSource) -> str:
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
     """The model of a Hugging Face folder."""
-    from weft.text.chat import find_template
+    from weft.text.chat_template import find_template
 
     opened = open_folder(path)
     return Checkpoint(

@@ -25,7 +25,7 @@ from weft.engine.settings import EngineConfig
 from weft.engine.writing import Writing
 
 if TYPE_CHECKING:
-    from weft.text.chat import ChatTemplate
+    from weft.text.chat_template import ChatTemplate
 
 DEFAULT_NEW_TOKENS = 128
 
@@ -67,7 +67,7 @@ class Requests:
                 "this model has no chat template: it was not trained to converse. `generate` "
                 "continues a text."
             )
-        from weft.text.chat import ChatTemplate  # jinja2: only who chats waits for it
+        from weft.text.chat_template import ChatTemplate
 
         return ChatTemplate(self.template_source, self.tokenizer.specials)
 

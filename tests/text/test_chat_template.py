@@ -9,9 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.text.chat_templates import CHATML, CONVERSATIONS, LLAMA3, QWEN25, TEMPLATES, talk
 from weft.core.errors import DataError, UsageError
-from weft.text.chat import ChatTemplate, find_template
-from weft.text.sandbox import LimitError, Limits, compile_template, render
-from weft.text.sandbox.limits import Budget
+from weft.text.chat_template import ChatTemplate, find_template
 from weft.text.specials import Specials
 
 SPECIALS = Specials(begin="<s>", end="</s>", pad="<pad>")
@@ -65,6 +63,30 @@ def test_a_template_tells_the_time(theirs):
     assert ChatTemplate(source).render(talk(("user", "a"))) == expected(
         theirs, source, talk(("user", "a")), False
     )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages|tojson }}{{ {'b': '<\u00e9>', 'a': 1}|tojson(true, 2, sort_keys=true) }}",
+        "{{ [1, 2]|tojson(separators=(',', ':')) }}",
+        "{% for m in messages %}{% if loop.index == 2 %}{% continue %}{% endif %}{{ m.role }}"
+        "{% if loop.index == 3 %}{% break %}{% endif %}{% endfor %}",
+        "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}",
+        "{% for m in messages %}\n    {% if true %}\n{{ m.role }}\n    {% endif %}\n{% endfor %}",
+        "{{ dict(a=1) }}{% set n = namespace(x=1) %}{% set n.x = n.x + 1 %}{{ n.x }}",
+        "{{ messages|groupby('role')|length }}{{ messages|map(attribute='role')|join(',') }}",
+        "{{ messages|selectattr('role', 'equalto', 'user')|list|length }}{{ 'ab'.format() }}",
+        "{{ '{:>5}|{}'.format(3, messages[0].role) }}{{ ''['upper']() }}{{ 'a'|safe|upper }}",
+        "{% macro m(x) %}<{{ x }}{{ caller() }}>{% endmacro %}{% call m('y') %}z{% endcall %}",
+        "{{ documents }}{{ tools }}{{ nothing }}{{ nothing is defined }}{{ none }}{{ range(3) }}",
+    ],
+)
+def test_features_of_templates_work_as_in_transformers(source, theirs):
+    messages = CONVERSATIONS["system"]
+    text = expected(theirs, source, messages, False)
+    assert text is not None
+    assert ChatTemplate(source, SPECIALS).render(messages, False) == text
 
 
 def test_roles_that_a_tokenizer_lacks_are_empty():
@@ -138,22 +160,6 @@ def test_an_error_of_a_template_has_one_full_stop_a_sentence(source):
         ChatTemplate(source).render(talk(("user", "a")))
     text = str(error.value)
     assert text.endswith(".") and ".." not in text and ". ." not in text, text
-
-
-def test_a_budget_ends_with_its_clock():
-    times = iter(range(0, 10**6, 3))
-    budget = Budget(Limits(seconds=10.0), now=lambda: next(times))
-    with pytest.raises(LimitError, match="it takes more than 10.0 seconds"):
-        for _ in range(1_000):
-            budget.spend()
-
-
-def test_limits_are_those_that_are_given():
-    template = compile_template("{% for i in range(10000) %}x{% endfor %}")
-    assert render(template, {}, Limits(seconds=60)) == "x" * 10_000
-    for limits in (Limits(steps=9_999), Limits(chars=9_999)):
-        with pytest.raises(LimitError, match="more than 9999 (steps|characters)"):
-            render(template, {}, limits)
 
 
 # --- where templates live -------------------------------------------------------------------

@@ -1,23 +1,20 @@
-"""A conversation -> the text that a model was trained to continue, by the template that it brings.
+"""Chat template: messages -> the prompt that a model was trained to continue.
 
-Templates are written in jinja2 by whoever made the model, so they are strangers' programs: they
-run in a sandbox (see sandbox/) that knows the names `transformers` gives them, and no more.
+Templates are jinja2 programs that come with a model, so they are untrusted: they are rendered in a
+helper process with limits (`template_sandbox`), with the variables that `transformers` passes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.core.config import read_settings, read_text
 from weft.core.errors import DataError, UsageError
 from weft.text.specials import Specials
 from weft.text.storage import SIDE_FILE
-
-if TYPE_CHECKING:
-    from weft.text.sandbox import Limits
+from weft.text.template_sandbox import SANDBOX, TemplateSandbox
 
 TEMPLATE_FILE, OLDER_FILE, KEY = "chat_template.jinja", "chat_template.json", "chat_template"
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -31,75 +28,50 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """A template and the special tokens it may write. Never changes."""
 
-    def __init__(self, source: str, specials: Specials | None = None) -> None:
-        # jinja2: only who chats waits for it
-        from weft.text.sandbox import compile_template
-
+    def __init__(
+        self, source: str, specials: Specials | None = None, sandbox: TemplateSandbox = SANDBOX
+    ) -> None:
         if len(source) > MAX_SOURCE:
             raise DataError(
                 f"the chat template has {len(source)} characters: at most {MAX_SOURCE} are allowed."
             )
-        self.source = source
-        self.names = (specials or Specials()).to_file()
-        try:
-            self.template = compile_template(source)
-        except Exception as error:  # whatever a stranger's program makes a parser do
-            raise failed(error, "cannot be used") from None
+        self.source, self.sandbox = source, sandbox
+        self.special_tokens = (specials or Specials()).to_file()
+        self.run(None)
 
     def render(
         self, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any
     ) -> str:
-        """The text of a conversation; with `add_generation_prompt`, up to where an answer begins.
-
-        `extra` are further variables that some templates ask for, as plain values.
-        """
-        from weft.text.sandbox import RefusalError, render
-
+        """The prompt of a conversation; with `add_generation_prompt`, up to where the assistant's
+        message begins. `extra`: further variables of the template, as plain values."""
         variables = {
             "tools": None,
             "documents": None,
-            **self.names,
+            **self.special_tokens,
             **{name: plain(value, name) for name, value in extra.items()},
             "messages": check_messages(messages),
             "add_generation_prompt": add_generation_prompt,
         }
-        try:
-            return render(self.template, variables, limits_for(variables))
-        except RefusalError as error:
-            raise UsageError(
-                f"the chat template refuses this conversation: {ended(str(error))}"
-            ) from None
-        except Exception as error:  # whatever a stranger's program may raise
-            raise failed(error, "failed") from None
+        return self.run(variables)
+
+    def run(self, variables: Mapping[str, Any] | None) -> str:
+        """Render the template, or only compile it if there are no variables."""
+        kind, text = self.sandbox.render(self.source, variables)
+        if kind == "text":
+            return text
+        if kind == "refused":
+            raise UsageError(f"the chat template refuses this conversation: {sentence(text)}")
+        problem = "cannot be used" if kind == "invalid" or variables is None else "failed"
+        raise DataError(
+            f"the chat template {problem}: {sentence(text)} Use another template, or none."
+        )
 
 
-def failed(error: Exception, what: str) -> DataError:
-    """One sentence, however long the error is."""
-    reason = str(error) or type(error).__name__
-    if isinstance(error, RecursionError):
-        reason = "it calls itself without end"
-    reason = reason if len(reason) <= MAX_REASON else reason[:MAX_REASON] + "..."
-    return DataError(f"the chat template {what}: {ended(reason)} Use another template, or none.")
-
-
-def ended(reason: str) -> str:
-    """A reason with one full stop; a library's own message may bring its own, or three."""
+def sentence(reason: str) -> str:
+    """A reason of bounded length with one full stop; messages of jinja2 may end with theirs."""
+    if len(reason) > MAX_REASON:
+        return reason[:MAX_REASON] + "..."
     return reason if reason.endswith(("...", "!", "?")) else reason.rstrip(". ") + "."
-
-
-def limits_for(variables: Mapping[str, Any]) -> Limits:
-    """Bounds that grow with the conversation: what is long may become long."""
-    from weft.text.sandbox import Limits
-
-    usual = Limits()
-    chars = len(json.dumps(variables, ensure_ascii=False))
-    count = len(variables["messages"])
-    return Limits(
-        chars=usual.chars + 4 * chars,
-        items=usual.items + 8 * count,
-        steps=usual.steps + 2_000 * count + chars // 16,
-        seconds=usual.seconds + 0.002 * count + 1e-7 * chars,
-    )
 
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
