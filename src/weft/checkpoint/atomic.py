@@ -1,7 +1,7 @@
-"""Files and folders that are there whole or not at all: write beside the place, flush, rename.
+"""Atomic files and folders: write under a temporary name, flush to disk, rename.
 
-A process killed at any moment leaves the old content or the new, never a part; what it was writing
-stays behind under a name that begins with `.new-`, and the next writer removes it.
+A process killed at any moment leaves the old content or the new, never a part. What it was writing
+stays behind under a name that starts with `.new-`, which the next writer removes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PREFIX = ".new-"
 
 
 def sync(path: Path) -> None:
-    """Have the system put a file, or a folder's list of names, on the disk now."""
+    """fsync a file, or a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -25,14 +25,14 @@ def sync(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """The file holds `content` afterwards, or, if anything goes wrong, what it held before."""
+    """Replace a file's content atomically; on an error the old content stays."""
     with new_file(path) as temporary:
         temporary.write_bytes(content)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A name to write to; the file takes its own name only when the block ends well."""
+    """A temporary path to write to, renamed to `path` when the block ends without an error."""
     temporary = path.with_name(f"{PREFIX}{path.name}")
     try:
         yield temporary
@@ -46,7 +46,8 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill; it takes its name only when the block ends well. `path` must not exist."""
+    """A temporary folder to fill, renamed to `path` when the block ends without an error. `path`
+    must not exist by then."""
     temporary = path.with_name(f"{PREFIX}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -63,6 +64,6 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Take away what a killed process was writing."""
+    """Remove what a killed process was writing."""
     for leftover in folder.glob(f"{PREFIX}*"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

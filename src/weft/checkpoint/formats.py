@@ -1,10 +1,10 @@
-"""A path -> the model that lies there. The table of formats is here; each is a module with
+"""Paths and names -> models: the table of checkpoint formats, loading, and conversion.
+
+Each format is a module, imported when a path has that format, with
 
     load_model(path, device, dtype)   a Checkpoint
-    describe_model(path)              its family and settings, from headers alone
-    load_tokenizer(path)              its tokenizer, without the weights
-
-which is imported when a path turns out to have that format.
+    describe_model(path)              family and ModelConfig, from headers alone
+    load_tokenizer(path)              the tokenizer, without the weights
 """
 
 from __future__ import annotations
@@ -13,34 +13,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from weft.checkpoint.hub import resolve
-from weft.checkpoint.weft_folder import CONFIG, Checkpoint
+from weft.checkpoint.safetensors_files import MAX_SHARD_BYTES, parse_size
+from weft.checkpoint.weft_folder import CONFIG_FILE, Checkpoint, save_folder
 from weft.core.config import read_settings
-from weft.core.errors import DataError
+from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 
 LOADABLE = (
-    "Name a Weft folder, a Hugging Face folder, a .gguf file, or a name that `weft pull` brought."
+    "Name a Weft folder, a Hugging Face folder, a .gguf file, or a model that `weft pull` "
+    "installed."
 )
 
 
-def is_native(path: Path) -> bool:
+def is_weft_folder(path: Path) -> bool:
     """A folder that `weft train` or `weft convert` wrote."""
-    return (path / CONFIG).is_file() and "weft" in read_settings(path / CONFIG)
+    return (path / CONFIG_FILE).is_file() and "weft" in read_settings(path / CONFIG_FILE)
 
 
 def is_huggingface(path: Path) -> bool:
-    """A folder with a config.json that names a model_type."""
-    return (path / CONFIG).is_file() and "model_type" in read_settings(path / CONFIG)
+    """A folder whose config.json has a model_type."""
+    return (path / CONFIG_FILE).is_file() and "model_type" in read_settings(path / CONFIG_FILE)
 
 
 def is_gguf(path: Path) -> bool:
-    """A file that begins as GGUF does, or is named so."""
+    """A file that starts with GGUF's magic number, or has its suffix."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -48,7 +50,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def is_fairseq(path: Path) -> bool:
-    """A folder with a checkpoint of fairseq's and its dictionaries."""
+    """A folder with a fairseq checkpoint and its dictionaries."""
     has_weights = any(path.glob("checkpoint*.pt")) or (path / "model.pt").is_file()
     return has_weights and any(path.glob("dict.*.txt"))
 
@@ -57,7 +59,7 @@ def is_fairseq(path: Path) -> bool:
 class CheckpointFormat:
     """One entry of FORMATS."""
 
-    is_it: Callable[[Path], bool]
+    matches: Callable[[Path], bool]
     module: str
 
     def __getattr__(self, name: str) -> Any:
@@ -65,17 +67,17 @@ class CheckpointFormat:
 
 
 FORMATS = {
-    "native": CheckpointFormat(is_native, "weft.checkpoint.weft_folder"),
+    "native": CheckpointFormat(is_weft_folder, "weft.checkpoint.weft_folder"),
     "huggingface": CheckpointFormat(is_huggingface, "weft.checkpoint.huggingface"),
     "gguf": CheckpointFormat(is_gguf, "weft.checkpoint.gguf.model"),
-    "fairseq": CheckpointFormat(is_fairseq, "weft.checkpoint.fairseq"),
+    "fairseq": CheckpointFormat(is_fairseq, "weft.checkpoint.fairseq_files"),
 }
-"""In the order in which a path is asked for them."""
+"""By name, in the order in which they are tried."""
 
 
 @dataclass(frozen=True)
 class CheckpointDescription:
-    """What a model is, from its headers."""
+    """What the headers of a model say."""
 
     format: str
     family: str | None
@@ -83,23 +85,23 @@ class CheckpointDescription:
 
 
 def find_format(path: Path) -> str | None:
-    return next((name for name, entry in FORMATS.items() if entry.is_it(path)), None)
+    return next((name for name, entry in FORMATS.items() if entry.matches(path)), None)
 
 
 def format_of(path: Path) -> str:
-    """The format's name; a DataError says what is there instead."""
-    found = find_format(path) if path.exists() else None
-    if found is not None:
-        return found
+    """Name of the format; a DataError says what is at the path instead."""
+    name = find_format(path) if path.exists() else None
+    if name is not None:
+        return name
     if not path.exists():
-        what = "there is no such model"
+        problem = "there is no such model"
     elif not path.is_dir():
-        what = "is a file of no kind that holds a model"
-    elif (path / CONFIG).is_file():
-        what = f"has a {CONFIG} that names no model_type"
+        problem = "is not a model file"
+    elif (path / CONFIG_FILE).is_file():
+        problem = f"has a {CONFIG_FILE} without model_type"
     else:
-        what = f"has no {CONFIG}, so it is not a model folder"
-    raise DataError(f"{what}. {LOADABLE}", path)
+        problem = f"has no {CONFIG_FILE}, so it is not a model folder"
+    raise DataError(f"{problem}. {LOADABLE}", path)
 
 
 def load_checkpoint(
@@ -107,14 +109,14 @@ def load_checkpoint(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Checkpoint:
-    """The model at a path, or of a name that was pulled."""
+    """The model at a path, or the pulled model of that name."""
     path = resolve(model)
-    loaded: Checkpoint = FORMATS[format_of(path)].load_model(path, torch.device(device), dtype)
-    return loaded
+    checkpoint: Checkpoint = FORMATS[format_of(path)].load_model(path, torch.device(device), dtype)
+    return checkpoint
 
 
 def describe(model: str | Path) -> CheckpointDescription:
-    """What a model is, without reading its weights."""
+    """Format, family and settings of a model, without reading its weights."""
     path = resolve(model)
     name = format_of(path)
     family, config = FORMATS[name].describe_model(path)
@@ -122,10 +124,45 @@ def describe(model: str | Path) -> CheckpointDescription:
 
 
 def load_tokenizer(model: str | Path) -> Tokenizer:
-    """The tokenizer of a model, or of a folder or file that is nothing but one."""
+    """The tokenizer of a model, or of a folder or file that contains only a tokenizer."""
     path = resolve(model)
     name = find_format(path) if path.exists() else None
     if name is None:
         return Tokenizer.load(path)
     tokenizer: Tokenizer = FORMATS[name].load_tokenizer(path)
     return tokenizer
+
+
+def convert(
+    model: str | Path,
+    out: Path,
+    to: Literal["hf", "gguf", "weft"],
+    family: str | None = None,
+    dtype: Literal["f32", "f16", "q8_0"] | None = None,
+    max_shard: str | None = None,
+) -> str:
+    """Write a model of any format to `out`; returns the family or format it was written as.
+
+    `dtype`: type of the matrices in a GGUF file (None: f32). `max_shard`: size limit of the files
+    in a Hugging Face folder (None: 5GB).
+    """
+    max_bytes = MAX_SHARD_BYTES if max_shard is None else parse_size(max_shard)
+    if max_shard is not None and to != "hf":
+        raise UsageError(
+            f"only an hf folder is divided into files, not {to}. Omit --max-shard-size."
+        )
+    if dtype is not None and to != "gguf":
+        raise UsageError(f"only a gguf file is stored as {dtype}; {to} is float32. Omit --dtype.")
+    if out.exists():
+        raise UsageError(f"{out} already exists: choose another path, or remove it.")
+    checkpoint = load_checkpoint(model)
+    if to == "weft":
+        save_folder(out, checkpoint)
+        return "weft"
+    if to == "hf":
+        from weft.checkpoint.huggingface import save_hf
+
+        return save_hf(checkpoint, out, family, max_bytes)
+    from weft.checkpoint.gguf.model import save_gguf
+
+    return save_gguf(checkpoint, out, family, dtype or "f32")

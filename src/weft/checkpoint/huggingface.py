@@ -1,6 +1,6 @@
-"""Hugging Face folders: config.json, safetensors and a tokenizer <-> a model, through its family.
+"""Hugging Face folders: config.json, weights and a tokenizer <-> a Checkpoint, through a family.
 
-A folder written here is read by `transformers` and by us alike; it is complete or not there at all.
+A folder written here can be loaded by `transformers` and by Weft; it is complete or absent.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ from weft.checkpoint.atomic import new_folder
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig, family_of
 from weft.checkpoint.families.export_check import ExportMismatchError, export_config
-from weft.checkpoint.pickles import open_pickle
-from weft.checkpoint.safetensors_files import ONE, open_safetensors
-from weft.checkpoint.sentence_transformers import read_sentences, write_sentences
-from weft.checkpoint.shards import MAX_BYTES, save_shards
+from weft.checkpoint.pickle_files import BIN_FILE, open_pickles
+from weft.checkpoint.safetensors_files import (
+    MAX_SHARD_BYTES,
+    WEIGHTS_FILE,
+    open_safetensors,
+    save_shards,
+)
+from weft.checkpoint.sentence_transformers import read_pooling_files, write_pooling_files
 from weft.checkpoint.state import split_state
 from weft.checkpoint.tensor_source import RenamedSource, TensorSource, build_from_source
-from weft.checkpoint.weft_folder import CONFIG, TEMPLATE, Checkpoint, write_json
+from weft.checkpoint.weft_folder import CONFIG_FILE, TEMPLATE_FILE, Checkpoint, write_json
+from weft.checkpoint.weight_rules import names_in_file
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
@@ -35,7 +40,7 @@ TASKS = {"encoder-decoder": "translate", "decoder": "lm", "encoder": "mlm"}
 
 @dataclass(frozen=True)
 class HFCheckpoint:
-    """A foreign checkpoint before its weights are read."""
+    """A checkpoint with Hugging Face names, before its weights are read."""
 
     family: Family
     config: ModelConfig
@@ -44,59 +49,70 @@ class HFCheckpoint:
 
 
 def open_folder(path: Path) -> HFCheckpoint:
-    """Settings and names of a folder, from headers alone."""
-    values = read_settings(path / CONFIG)
-    defaults = path / "generation_config.json"
-    told = {**values, **(read_settings(defaults) if defaults.is_file() else {})}
-    opened = open_hf(values, told, path / CONFIG, open_tensors(path))
-    return replace(opened, generation_config=read_sentences(path, opened.generation_config))
+    """Settings and tensor names of a folder, from headers alone."""
+    values = read_settings(path / CONFIG_FILE)
+    file = path / "generation_config.json"
+    generation_values = {**values, **(read_settings(file) if file.is_file() else {})}
+    opened = open_hf(values, generation_values, path / CONFIG_FILE, open_tensors(path))
+    generation_config = read_pooling_files(path, opened.generation_config)
+    return replace(opened, generation_config=generation_config)
 
 
 def open_hf(
-    values: Mapping[str, Any], told: Mapping[str, Any], path: Path, source: TensorSource
+    values: Mapping[str, Any],
+    generation_values: Mapping[str, Any],
+    path: Path,
+    source: TensorSource,
 ) -> HFCheckpoint:
-    """Their settings and tensors as one of our families."""
+    """Settings of a config.json and tensors under Hugging Face names. `generation_values`:
+    config.json overridden by generation_config.json. `path` is for messages."""
     family = family_of(FAMILIES, values.get("model_type"), path)
     if values.get("quantization_config"):
         raise DataError(
-            "has a quantization_config: its weights are packed in a way that Weft does not read. "
-            "Use the unpacked weights, or a GGUF file of the model.",
+            "has a quantization_config: Weft does not read its packed weights. Use the weights "
+            "without quantization, or a GGUF file of the model.",
             path,
         )
-    hf = HFConfig(values, path)
-    config, use = family.read_config(hf), family.read_generation(HFConfig(told, path))
-    check_ids(use, config.vocab_size, path)
-    return HFCheckpoint(family, config, with_current_names(family, config, source), use)
+    config = family.read_config(HFConfig(values, path))
+    generation_config = family.read_generation(HFConfig(generation_values, path))
+    check_ids(generation_config, config.vocab_size, path)
+    source = with_current_names(family, config, source)
+    return HFCheckpoint(family, config, source, generation_config)
 
 
-def check_ids(use: GenerationConfig, vocab_size: int, path: Path) -> None:
-    """An end that no token is would never end a text."""
-    found = {"decoder_start_token_id": [use.start], "forced_bos_token_id": [use.first]}
-    found |= {"eos_token_id": [*use.ends], "bad_words_ids": [*use.banned]}
-    for name, ids in found.items():
-        for one in ids:
-            if one is not None and one >= vocab_size:
+def check_ids(generation_config: GenerationConfig, vocab_size: int, path: Path) -> None:
+    """A DataError for ids outside the vocabulary: such an end would never end a text."""
+    ids_by_key: dict[str, list[int | None]] = {
+        "decoder_start_token_id": [generation_config.start],
+        "forced_bos_token_id": [generation_config.first],
+        "eos_token_id": [*generation_config.ends],
+        "bad_words_ids": [*generation_config.banned],
+    }
+    for key, ids in ids_by_key.items():
+        for token_id in ids:
+            if token_id is not None and token_id >= vocab_size:
                 raise DataError(
-                    f"{name} is {one}, but the model has {vocab_size} tokens, 0 to "
+                    f"{key} is {token_id}, but the model has {vocab_size} tokens, 0 to "
                     f"{vocab_size - 1}. Correct it in config.json or generation_config.json.",
                     path,
                 )
 
 
 def open_tensors(path: Path) -> TensorSource:
-    """The weights of a folder, whatever file they are in."""
-    found = open_safetensors(path)
-    if found is not None:
-        return found
-    if (path / "pytorch_model.bin").is_file():
-        return open_pickle(path / "pytorch_model.bin")
-    raise DataError(f"has no weights: neither {ONE} nor pytorch_model.bin.", path)
+    """The weights of a folder: safetensors if there are any, otherwise pickles."""
+    source = open_safetensors(path) or open_pickles(path)
+    if source is None:
+        raise DataError(
+            f"has no weights: neither {WEIGHTS_FILE} nor {BIN_FILE}. Copy the whole model folder.",
+            path,
+        )
+    return source
 
 
 def with_current_names(family: Family, config: ModelConfig, source: TensorSource) -> TensorSource:
-    """The source under today's names, with the prefix that its family's files sometimes lack, or
-    have too much."""
-    wanted = {name for rule in family.rules(config) for name in rule.file_names}
+    """The source under the names of the family's rules: legacy suffixes replaced, and a prefix
+    that some files lack or have in addition added or removed."""
+    expected = names_in_file(family.rules(config))
     names = {current_name(name, family, source): name for name in source.shapes}
     best = names
     for prefix in family.prefixes:
@@ -104,16 +120,16 @@ def with_current_names(family: Family, config: ModelConfig, source: TensorSource
             {prefix + new: old for new, old in names.items()},
             {new.removeprefix(prefix): old for new, old in names.items()},
         ):
-            if len(wanted & renamed.keys()) > len(wanted & best.keys()):
+            if len(expected & renamed.keys()) > len(expected & best.keys()):
                 best = renamed
     return RenamedSource(source, best)
 
 
 def current_name(name: str, family: Family, source: TensorSource) -> str:
-    """What files of earlier days call otherwise; a name that is there already is not taken."""
-    for end, new_end in family.older.items():
-        new = name.removesuffix(end) + new_end
-        if name.endswith(end) and new not in source.shapes:
+    """A name with its legacy suffix replaced, unless the file has a tensor of that name too."""
+    for suffix, new_suffix in family.legacy_suffixes.items():
+        new = name.removesuffix(suffix) + new_suffix
+        if name.endswith(suffix) and new not in source.shapes:
             return new
     return name
 
@@ -134,12 +150,12 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
 
 
 def describe_model(path: Path) -> tuple[str, ModelConfig]:
-    found = open_folder(path)
-    return found.family.name, found.config
+    opened = open_folder(path)
+    return opened.family.name, opened.config
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    model_type = read_settings(path / CONFIG).get("model_type")
+    model_type = read_settings(path / CONFIG_FILE).get("model_type")
     return foreign.load_tokenizer(path, model_type if isinstance(model_type, str) else None)
 
 
@@ -150,58 +166,62 @@ def build_hf(opened: HFCheckpoint, device: torch.device | str, dtype: torch.dtyp
 
 
 def choose_family(checkpoint: Checkpoint, name: str | None = None) -> tuple[Family, dict[str, Any]]:
-    """The family to write a model as, and its settings: the one it came from, else the first that
-    can say all of it."""
-    wanted = name or checkpoint.family
-    if wanted is not None:
+    """The family to write a model as, and its config.json: the family it was read from, otherwise
+    the first that can represent all of its settings."""
+    name = name or checkpoint.family
+    if name is not None:
         known = {family.name: family for family in FAMILIES}
-        if wanted not in known:
-            raise UsageError(f"there is no family {wanted!r}. Weft writes {', '.join(known)}.")
-        return known[wanted], export_config(known[wanted], checkpoint.model.config)
-    misfits = []
+        if name not in known:
+            raise UsageError(f"there is no family {name!r}. Weft writes {', '.join(known)}.")
+        return known[name], export_config(known[name], checkpoint.model.config)
+    mismatches = []
     for family in FAMILIES:
         if family.write_config is None:
             continue
         try:
             return family, export_config(family, checkpoint.model.config)
         except ExportMismatchError as error:
-            misfits.append(error)
-    closest = min(misfits, key=lambda error: error.distance)
-    raise UsageError(f"no family can say all of this model. The closest: {closest}")
+            mismatches.append(error)
+    closest = min(mismatches, key=lambda error: error.distance)
+    raise UsageError(f"no family can represent this model. The closest: {closest}")
 
 
 def save_hf(
-    checkpoint: Checkpoint, out: Path, family: str | None = None, max_shard: int = MAX_BYTES
+    checkpoint: Checkpoint, out: Path, family: str | None = None, max_shard: int = MAX_SHARD_BYTES
 ) -> str:
-    """Write a folder that `transformers` reads, its weights in files of at most `max_shard` bytes;
-    the name of the family."""
+    """Write a folder that `transformers` can load, with weights in files of at most `max_shard`
+    bytes; returns the name of the family."""
     if out.exists():
-        raise UsageError(f"{out} is there already: choose another place, or remove it.")
+        raise UsageError(f"{out} already exists: choose another path, or remove it.")
     chosen, values = choose_family(checkpoint, family)
     state = split_state(checkpoint.model, chosen.rules(checkpoint.model.config))
     out.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(out) as folder:
         write_json(
-            folder / CONFIG, {**values, **generation_config_dict(checkpoint), "dtype": "float32"}
+            folder / CONFIG_FILE,
+            {**values, **generation_config_dict(checkpoint), "dtype": "float32"},
         )
         save_shards(state, folder, max_shard)
         checkpoint.tokenizer.save(folder)
-        write_sentences(folder, checkpoint.generation_config, checkpoint.model.config.width)
+        write_pooling_files(folder, checkpoint.generation_config, checkpoint.model.config.width)
         if checkpoint.chat_template is not None:
-            (folder / TEMPLATE).write_text(checkpoint.chat_template, encoding="utf-8")
+            (folder / TEMPLATE_FILE).write_text(checkpoint.chat_template, encoding="utf-8")
     return chosen.name
 
 
 def generation_config_dict(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What `transformers` must know to generate as we do."""
-    use, tokenizer = checkpoint.generation_config, checkpoint.tokenizer
-    ends = list(use.ends) or ([] if tokenizer.end_id is None else [tokenizer.end_id])
+    """Token ids that `transformers` needs to generate as Weft does."""
+    generation_config, tokenizer = checkpoint.generation_config, checkpoint.tokenizer
+    ends = list(generation_config.ends)
+    if not ends and tokenizer.end_id is not None:
+        ends = [tokenizer.end_id]
     values: dict[str, Any] = {
         "bos_token_id": tokenizer.begin_id,
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         "pad_token_id": tokenizer.pad_id,
     }
     if checkpoint.model.config.kind == "encoder-decoder":
-        values["decoder_start_token_id"] = tokenizer.begin_id if use.start is None else use.start
-        values["forced_bos_token_id"] = use.first
+        start = generation_config.start
+        values["decoder_start_token_id"] = tokenizer.begin_id if start is None else start
+        values["forced_bos_token_id"] = generation_config.first
     return {name: value for name, value in values.items() if value is not None}

@@ -24,7 +24,7 @@ class FileReader:
         self.handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         self.close = weakref.finalize(self, os.close, self.handle)
 
-    def at(self, start: int, count: int, name: str) -> Tensor:
+    def read(self, start: int, count: int, name: str) -> Tensor:
         """`count` bytes from `start` on; a DataError names the tensor in which the file ends."""
         found = torch.empty(count, dtype=torch.uint8)
         view = memoryview(found.numpy().data)

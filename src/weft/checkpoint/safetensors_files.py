@@ -1,13 +1,19 @@
-"""Safetensors files as a `TensorSource`: one file, or the shards that an index names.
+"""Safetensors files: one file, or shards with an index, as a `TensorSource`; and writing them.
 
-The library checks the headers; here its errors become sentences, and the index of a sharded
-checkpoint may name only files that lie beside it. Tensors are read by us (reading.py): the library
-would map them.
+    model.safetensors                   all tensors
+    model-00001-of-00002.safetensors    as many tensors as fit, in their order
+    model.safetensors.index.json        which tensor is in which shard
+
+Names, order and size limit are those of `transformers`. A tensor is never divided: one that is
+larger than the limit has a file of its own. The `safetensors` library checks the headers; its
+errors become DataErrors here. Tensors are read into our own memory (`FileReader`): the library maps
+them, and mapped pages count as memory of the process beside the weights made from them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from math import prod
@@ -16,13 +22,16 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from weft.checkpoint.reading import FileReader
 from weft.core.config import read_settings
-from weft.core.errors import DataError
+from weft.core.errors import DataError, UsageError
 
-ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+MAX_SHARD_BYTES = 5 * 10**9
+"""Default size limit of a file."""
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -37,18 +46,21 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""Number formats by the names that files have for them."""
+"""Number formats by their names in the header."""
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 class SafetensorsSource:
-    """Tensors of one or more files. Only headers are read until a tensor is asked for."""
+    """Tensors of one or more files. Only headers are read until `read` is called."""
 
     is_mapped = False
 
     def __init__(self, path: Path, files: Mapping[Path, Any]) -> None:
         self.path, self.files = path, files
         self.file_of = {name: file for file, opened in files.items() for name in opened.keys()}  # noqa: SIM118
-        self.bytes = {file: FileReader(file) for file in files}
+        self.readers = {file: FileReader(file) for file in files}
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -59,81 +71,149 @@ class SafetensorsSource:
 
     @cached_property
     def dtypes(self) -> dict[str, str]:
-        """The stored number formats, as the file names them: F32, BF16, ..."""
+        """Number formats as named in the header: F32, BF16, ..."""
         return {
             name: str(self.files[file].get_slice(name).get_dtype())
             for name, file in self.file_of.items()
         }
 
     @cached_property
-    def places(self) -> dict[str, tuple[int, int]]:
-        """Where each tensor begins and ends in its file."""
-        return {name: place for file in self.bytes.values() for name, place in places(file).items()}
+    def offsets(self) -> dict[str, tuple[int, int]]:
+        """First byte of each tensor in its file, and the byte after its last."""
+        return {
+            name: offsets
+            for reader in self.readers.values()
+            for name, offsets in read_offsets(reader).items()
+        }
 
     def read(self, name: str) -> Tensor:
         """A tensor in memory of its own."""
-        file, shape, kind = self.file_of[name], self.shapes[name], self.dtypes[name]
-        if kind not in DTYPES:
+        file, shape, dtype_name = self.file_of[name], self.shapes[name], self.dtypes[name]
+        if dtype_name not in DTYPES:
             known = ", ".join(DTYPES)
-            raise DataError(f"{name} is of type {kind}: Weft reads {known}.", file)
-        dtype, (start, end) = DTYPES[kind], self.places[name]
-        count = prod(shape) * dtype.itemsize
-        if end - start != count:
-            told = f"has {end - start} bytes where its shape makes it {count}"
-            raise DataError(f"{name} {told}. Copy the file again.", file)
-        return self.bytes[file].at(start, count, name).view(dtype).view(shape)
+            raise DataError(
+                f"{name} is of type {dtype_name}: Weft reads {known}. Convert the weights to one "
+                "of these.",
+                file,
+            )
+        dtype, (start, end) = DTYPES[dtype_name], self.offsets[name]
+        num_bytes = prod(shape) * dtype.itemsize
+        if end - start != num_bytes:
+            raise DataError(
+                f"{name} has {end - start} bytes, but its shape needs {num_bytes}. Copy the file "
+                "again.",
+                file,
+            )
+        return self.readers[file].read(start, num_bytes, name).view(dtype).view(shape)
 
 
-def places(file: FileReader) -> dict[str, tuple[int, int]]:
-    """Of each tensor in a file whose header is known to be right: the header's size in 8 bytes, the
-    header, then the data, from where it counts."""
-    size = int(file.at(0, 8, "header").view(torch.int64))
-    header = json.loads(bytes(file.at(8, size, "header").numpy()))
+def read_offsets(reader: FileReader) -> dict[str, tuple[int, int]]:
+    """Offsets of each tensor in a file with a valid header: 8 bytes with the size of the header,
+    the header, then the data, to which the offsets in the header are relative."""
+    size = int(reader.read(0, 8, "header").view(torch.int64))
+    header = json.loads(bytes(reader.read(8, size, "header").numpy()))
     header.pop("__metadata__", None)
-    ends = {name: told["data_offsets"] for name, told in header.items()}
-    return {name: (8 + size + start, 8 + size + end) for name, (start, end) in ends.items()}
+    relative = {name: entry["data_offsets"] for name, entry in header.items()}
+    return {name: (8 + size + start, 8 + size + end) for name, (start, end) in relative.items()}
 
 
 def open_safetensors(folder: Path) -> SafetensorsSource | None:
-    """The tensors of a folder; None where it has no such file."""
-    if (folder / INDEX).is_file():
-        return SafetensorsSource(folder / INDEX, open_shards(folder))
-    if (folder / ONE).is_file():
-        return SafetensorsSource(folder / ONE, {folder / ONE: open_file(folder / ONE)})
-    return None
+    """The tensors of a folder; None if it has no safetensors file."""
+    if (folder / INDEX_FILE).is_file():
+        return SafetensorsSource(folder / INDEX_FILE, open_shards(folder))
+    path = folder / WEIGHTS_FILE
+    return SafetensorsSource(path, {path: open_file(path)}) if path.is_file() else None
 
 
 def open_file(path: Path) -> Any:
-    """A mapped file with a checked header."""
+    """A `safe_open` object, whose header is valid."""
     try:
         return safe_open(path, framework="pt")
     except FileNotFoundError:
         raise DataError("there is no such file. Copy the whole model folder.", path) from None
     except (SafetensorError, OSError) as error:
         raise DataError(
-            f"is not a whole safetensors file ({error}). Copy it again.", path
+            f"is not a complete safetensors file ({error}). Copy it again.", path
         ) from None
 
 
 def open_shards(folder: Path) -> dict[Path, Any]:
-    """The files of an index; each must hold just what the index says of it."""
-    index = folder / INDEX
-    weight_map = read_settings(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise DataError("has no weight_map: it does not say where tensors are.", index)
-    shards: dict[str, set[str]] = {}
-    for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise DataError(f"puts {name} into {file!r}: it must be a file beside it.", index)
-        shards.setdefault(file, set()).add(name)
+    """The files of an index, each of which must contain exactly the tensors assigned to it."""
+    shards = read_weight_map(folder / INDEX_FILE)
     opened = {folder / file: open_file(folder / file) for file in sorted(shards)}
-    for path, found in opened.items():
-        names = set(found.keys())
-        wrong = sorted(names ^ shards[path.name])
+    for path, file in opened.items():
+        wrong = sorted(set(file.keys()) ^ shards[path.name])
         if wrong:
             raise DataError(
-                f"and {index.name} differ in {wrong[0]} and {len(wrong) - 1} more. "
+                f"and {INDEX_FILE} differ in {wrong[0]} and {len(wrong) - 1} more. "
                 "Use the files of one model.",
                 path,
             )
     return opened
+
+
+def read_weight_map(index: Path) -> dict[str, set[str]]:
+    """{file: names of its tensors} from an index. Files must be in the folder of the index."""
+    weight_map = read_settings(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise DataError("has no weight_map. Copy the whole model folder.", index)
+    shards: dict[str, set[str]] = {}
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise DataError(
+                f"assigns {name} to {file!r}: it must be a file in the same folder.", index
+            )
+        shards.setdefault(file, set()).add(name)
+    return shards
+
+
+def save_shards(
+    state: Mapping[str, Tensor], folder: Path, max_bytes: int = MAX_SHARD_BYTES
+) -> list[str]:
+    """Write model.safetensors, or shards and an index; returns the file names."""
+    sizes = {name: tensor.nbytes for name, tensor in state.items()}
+    shards = plan_shards(sizes, max_bytes)
+    if len(shards) == 1:
+        write_shard(state, folder / WEIGHTS_FILE)
+        return [WEIGHTS_FILE]
+    files = {
+        f"model-{number:05d}-of-{len(shards):05d}.safetensors": names
+        for number, names in enumerate(shards, 1)
+    }
+    for file, names in files.items():
+        write_shard({name: state[name] for name in names}, folder / file)
+    weight_map = {name: file for file, names in files.items() for name in names}
+    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    return [*files, INDEX_FILE]
+
+
+def write_shard(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write one file with the permissions of other new files (the library's are 0600)."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata={"format": "pt"})
+    path.chmod(mode)
+
+
+def plan_shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
+    """Names by file: each file is filled in order until the next tensor does not fit."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if shards[-1] and filled + size > max_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards
+
+
+def parse_size(text: str) -> int:
+    """'5GB' -> bytes. KB, MB and GB are powers of 1,000; KiB, MiB and GiB of 1,024."""
+    match = SIZE.fullmatch(text.strip())
+    unit = UNITS.get(match[2].upper()) if match else None
+    size = int(float(match[1]) * unit) if match and unit else 0
+    if size < 1:
+        raise UsageError(f"'{text}' is not a file size. Write it like 5GB, 500MB or 2GiB.")
+    return size

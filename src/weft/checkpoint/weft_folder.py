@@ -1,10 +1,10 @@
-"""The native folder: everything needed to use a model, in files that other tools can open too.
+"""Weft's model folder: everything needed to use a model, in files that other tools can open too.
 
-config.json         settings of the model, and what it was trained to do
-model.safetensors   weights; a tied table is stored once, under its first name
-tokenizer.json      the tokenizer, with tokenizer_config.json beside it
-scores.json         what it reached, on what
-chat_template.jinja how a conversation is written, where the model has a way
+config.json           settings of the model, and the task it was trained for
+model.safetensors     weights; tied ones are stored once, under their first name
+tokenizer.json        the tokenizer, with tokenizer_config.json
+scores.json           evaluation results
+chat_template.jinja   chat template, if the model has one
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from weft.models.config import ModelConfig
 from weft.nn.linear import unpack_model
 from weft.text.tokenizer import Tokenizer
 
-CONFIG, WEIGHTS, SCORES = "config.json", "model.safetensors", "scores.json"
-TEMPLATE = "chat_template.jinja"
+CONFIG_FILE, WEIGHTS_FILE, SCORES_FILE = "config.json", "model.safetensors", "scores.json"
+TEMPLATE_FILE = "chat_template.jinja"
 VERSION = 1
 
 
@@ -45,16 +45,16 @@ class Checkpoint:
     model: Model
     tokenizer: Tokenizer
     task: str
-    """translate, lm or mlm: what it was trained to do."""
+    """translate, lm or mlm: what it was trained for."""
     scores: dict[str, Any] = field(default_factory=dict)
     generation_config: GenerationConfig = field(default_factory=GenerationConfig)
     chat_template: str | None = None
     family: str | None = None
-    """The family that it was read from; None: trained here."""
+    """The family it was read from; None: trained with Weft."""
 
 
 def save_folder(path: Path, checkpoint: Checkpoint) -> None:
-    """Write or replace the folder's files, each whole; the weights come last."""
+    """Write or replace the folder's files, each atomically; the weights come last."""
     path.mkdir(parents=True, exist_ok=True)
     config = {
         "weft": VERSION,
@@ -65,58 +65,63 @@ def save_folder(path: Path, checkpoint: Checkpoint) -> None:
     }
     checkpoint.tokenizer.save(path)
     if checkpoint.chat_template is not None:
-        write_file(path / TEMPLATE, checkpoint.chat_template.encode())
-    write_json(path / CONFIG, config)
-    write_json(path / SCORES, checkpoint.scores)
-    save_weights(path / WEIGHTS, checkpoint.model)
+        write_file(path / TEMPLATE_FILE, checkpoint.chat_template.encode())
+    write_json(path / CONFIG_FILE, config)
+    write_json(path / SCORES_FILE, checkpoint.scores)
+    save_weights(path / WEIGHTS_FILE, checkpoint.model)
 
 
 def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """The model in eval mode, with its tokenizer."""
-    values = read_card(path)
-    model = empty_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG)))
-    load_weights(path / WEIGHTS, model, torch.device(device))
-    template, use = path / TEMPLATE, GenerationConfig.from_dict(values.get("use", {}))
+    values = read_config(path)
+    model = empty_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG_FILE)))
+    load_weights(path / WEIGHTS_FILE, model, torch.device(device))
+    generation_config = GenerationConfig.from_dict(values.get("use", {}))
+    template, scores = path / TEMPLATE_FILE, path / SCORES_FILE
     return Checkpoint(
         model=model.eval(),
-        tokenizer=Tokenizer.load(path).limited(use.max_tokens),
+        tokenizer=Tokenizer.load(path).limited(generation_config.max_tokens),
         task=str(values["task"]),
-        scores=read_settings(path / SCORES) if (path / SCORES).is_file() else {},
-        generation_config=use,
+        scores=read_settings(scores) if scores.is_file() else {},
+        generation_config=generation_config,
         chat_template=template.read_text(encoding="utf-8") if template.is_file() else None,
         family=values.get("family"),
     )
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-    """What formats.py calls: `load_folder` in another number format."""
+    """`load_folder` with a dtype, for formats.py."""
     checkpoint = load_folder(path, device)
     checkpoint.model.to(dtype)
     return checkpoint
 
 
 def describe_model(path: Path) -> tuple[str | None, ModelConfig]:
-    card = read_card(path)
-    return card.get("family"), ModelConfig.from_dict(card["model"], where=str(path / CONFIG))
+    values = read_config(path)
+    config = ModelConfig.from_dict(values["model"], where=str(path / CONFIG_FILE))
+    return values.get("family"), config
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.load(path)
 
 
-def read_card(path: Path) -> dict[str, Any]:
-    """The config.json of a native folder, known to be one that this version reads."""
-    if not (path / CONFIG).is_file():
-        raise DataError(f"has no {CONFIG}: this is not a model folder. Name one that is.", path)
-    values = read_settings(path / CONFIG)
+def read_config(path: Path) -> dict[str, Any]:
+    """The config.json of a Weft folder, of the version that is supported."""
+    file = path / CONFIG_FILE
+    if not file.is_file():
+        raise DataError(
+            f"has no {CONFIG_FILE}: this is not a model folder. Name a folder that is.", path
+        )
+    values = read_settings(file)
     if values.get("weft") != VERSION:
         raise DataError(
-            f"says weft = {values.get('weft')!r}: this version reads {VERSION}. Use the Weft that "
-            "wrote it.",
-            path / CONFIG,
+            f"says weft = {values.get('weft')!r}: this version reads {VERSION}. Use the Weft "
+            "version that wrote it.",
+            file,
         )
     if not isinstance(values.get("model"), dict) or "task" not in values:
-        raise DataError("has no model or no task in it. Copy the file again.", path / CONFIG)
+        raise DataError("has no 'model' or no 'task'. Copy the file again.", file)
     return values
 
 
@@ -133,33 +138,32 @@ def load_weights(path: Path, model: nn.Module, device: torch.device) -> None:
         load_weight(model, names, same(names[0], names[0]), source, device, torch.float32)
 
 
-def copy_state(given: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
-    """Copy tensors into the model, which stays as it was where they do not fit."""
-    check_names_and_shapes(
-        {name: tuple(tensor.shape) for name, tensor in given.items()}, model, path
-    )
+def copy_state(tensors: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
+    """Copy tensors into the model. If they do not match, the model is unchanged."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    check_names_and_shapes(shapes, model, path)
     unpack_model(model)
     with torch.no_grad():
         for name, tensor in unique_state(model).items():
-            tensor.copy_(given[name])
+            tensor.copy_(tensors[name])
 
 
 def check_names_and_shapes(
-    given: Mapping[str, tuple[int, ...]], model: nn.Module, path: Path
+    shapes: Mapping[str, tuple[int, ...]], model: nn.Module, path: Path
 ) -> None:
-    """A DataError that names which shapes are missing, left over or others."""
+    """A DataError that names tensors that are missing, unexpected or of another shape."""
     state = model.state_dict(keep_vars=True)
-    wanted = {names[0]: state[names[0]] for names in owners(model).values()}
-    wrong = [f"{name} is missing" for name in wanted if name not in given]
-    wrong += [f"{name} is not in the model" for name in given if name not in wanted]
-    for name in wanted.keys() & given.keys():
-        ours, theirs = tuple(wanted[name].shape), given[name]
-        if ours != theirs:
-            wrong.append(f"{name} has shape {theirs}, expected {ours}")
+    expected = {names[0]: tuple(state[names[0]].shape) for names in owners(model).values()}
+    wrong = [f"{name} is missing" for name in expected if name not in shapes]
+    wrong += [f"{name} is not in the model" for name in shapes if name not in expected]
+    for name in expected.keys() & shapes.keys():
+        if shapes[name] != expected[name]:
+            wrong.append(f"{name} has shape {shapes[name]}, expected {expected[name]}")
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise DataError(
-            f"does not fit config.json: {'; '.join(wrong[:3])}{more}. Use the files of one model.",
+            f"does not match config.json: {'; '.join(wrong[:3])}{more}. Use the files of one "
+            "model.",
             path,
         )
 

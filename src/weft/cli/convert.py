@@ -40,7 +40,7 @@ def command(
       weft convert smollm2-hf smollm2.gguf --to gguf --dtype q8_0
       weft convert runs/en-de en-de-marian --to hf
     """
-    from weft.checkpoint.convert import convert
+    from weft.checkpoint.formats import convert
 
     written = convert(model, out, to, family, dtype, max_shard_size)
     if json:

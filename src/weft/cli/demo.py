@@ -106,13 +106,13 @@ def train_dates(out: Path, seed: int, steps: int | None) -> None:
 
 def learn(recipe: Recipe, files: Files, out: Path) -> None:
     """Train, or go on; asked to stop, leave with the signal's exit code."""
-    from weft.checkpoint.weft_folder import SCORES
+    from weft.checkpoint.weft_folder import SCORES_FILE
     from weft.cli.watching import watch_training
     from weft.core.device import choose_device
     from weft.training.run import run_training
     from weft.training.signals import StoppedBySignal
 
-    is_done = (out / SCORES).is_file()
+    is_done = (out / SCORES_FILE).is_file()
     say(f"{out}: {'trained already' if is_done else 'training'}")
     try:
         with nullcontext(ignore) if is_done else watch_training(recipe.train.steps) as watch:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.weft_folder import SCORES, Checkpoint, copy_state, save_folder, write_json
+from weft.checkpoint.weft_folder import SCORES_FILE, Checkpoint, copy_state, save_folder, write_json
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.build import Model, build_model
@@ -80,9 +80,9 @@ def run_in(
 ) -> dict[str, Any]:
     """One process's part of the run."""
     processes.first_does(lambda: open_folder(recipe, files, out))
-    if (out / SCORES).is_file():
+    if (out / SCORES_FILE).is_file():
         log.info("run=finished out=%s", out)
-        return read_settings(out / SCORES)
+        return read_settings(out / SCORES_FILE)
     processes.first_does(lambda: make_tokenizer(recipe, files, out))
     tokenizer = Tokenizer.load(out)
     corpus = read_corpus(recipe, files, tokenizer, out, processes)

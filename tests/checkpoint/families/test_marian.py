@@ -13,7 +13,7 @@ from transformers import MarianConfig, MarianMTModel
 from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.marian import FAMILY
-from weft.checkpoint.pickles import open_pickle
+from weft.checkpoint.pickle_files import open_pickle
 from weft.checkpoint.tensor_source import build_from_source
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig

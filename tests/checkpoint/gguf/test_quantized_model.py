@@ -15,8 +15,7 @@ from torch import Tensor
 import weft
 from tests.engine.tiny import tiny
 from weft.checkpoint import tensor_source
-from weft.checkpoint.convert import convert
-from weft.checkpoint.formats import load_checkpoint
+from weft.checkpoint.formats import convert, load_checkpoint
 from weft.checkpoint.gguf import plan
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.model import save_gguf

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from weft.checkpoint.convert import convert
-from weft.checkpoint.formats import format_of
+from weft.checkpoint.formats import convert, format_of
 from weft.checkpoint.hub import cache_folder, resolve
 
 Form = Literal["any", "gguf", "hf"]

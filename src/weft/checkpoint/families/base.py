@@ -125,7 +125,7 @@ class Family:
     """Patterns (re.fullmatch) of tensors in their files that hold nothing learned."""
     prefixes: tuple[str, ...] = field(default=())
     """Beginnings that some files put before, or leave off, every name ('model.', 'bert.')."""
-    older: Mapping[str, str] = field(default_factory=dict)
+    legacy_suffixes: Mapping[str, str] = field(default_factory=dict)
     """Ends of names in files of earlier days, and what they are today ('.gamma': '.weight')."""
     read_generation: Callable[[HFConfig], GenerationConfig] = no_generation_config
 

@@ -155,6 +155,6 @@ FAMILY = Family(
     ),
     prefixes=("bert.",),
     # as TensorFlow named them, in files of 2018 and 2019
-    older={".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"},
+    legacy_suffixes={".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"},
     read_generation=read_generation,
 )

@@ -15,7 +15,7 @@ from weft.checkpoint.weight_rules import WeightRule, layer, same
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
-BEGIN, PAD, END, UNKNOWN = range(4)
+BEGIN, PAD, END, UNK = range(4)
 """Ids that every fairseq dictionary begins with."""
 ACTIVATIONS = {
     "relu": "relu",

@@ -116,7 +116,7 @@ class GGUFSource:
     ) -> None:
         size = info.type.block_bytes
         place = info.start + (first + start) * size
-        data = self.file.at(place, (end - start) * size, info.name)
+        data = self.file.read(place, (end - start) * size, info.name)
         use(start, end, data.view(-1, size))
 
     def dequantize_fn_of(self, info: TensorInfo) -> DequantizeFn:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from weft.checkpoint.fairseq_text import (
+from weft.checkpoint.fairseq_files import (
     Merge,
-    read_codes,
     read_dictionary,
+    read_merges,
     source_tokenizer,
     target_tokenizer,
 )
@@ -106,7 +106,7 @@ def test_a_dictionary_is_its_lines_behind_four_special_ids(tmp_path: Path) -> No
 def test_both_forms_of_merges_are_read_and_the_first_of_two_counts(tmp_path: Path) -> None:
     nmt = write(tmp_path / "nmt", "#version: 0.2\na b\nb c</w>\na b\n")
     fast = write(tmp_path / "fast", "a b 12\nb c</w> 7\n")
-    assert read_codes(nmt) == read_codes(fast) == [("a", "b"), ("b", "c</w>")]
+    assert read_merges(nmt) == read_merges(fast) == [("a", "b"), ("b", "c</w>")]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_broken_dictionaries_are_refused(text: str, message: str, tmp_path: Path
 )
 def test_broken_merges_are_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        read_codes(write(tmp_path / "codes", text))
+        read_merges(write(tmp_path / "codes", text))
 
 
 def test_files_that_are_not_there_or_not_text_are_named(tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ def test_files_that_are_not_there_or_not_text_are_named(tmp_path: Path) -> None:
         read_dictionary(tmp_path / "dict.txt")
     (tmp_path / "codes").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="codes: is not UTF-8 text"):
-        read_codes(tmp_path / "codes")
+        read_merges(tmp_path / "codes")
