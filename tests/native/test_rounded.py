@@ -63,6 +63,30 @@ def test_a_row_has_the_same_bits_in_any_company(bits: int) -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("exponent", [-28, -20, -9, -4, -2, 3, 20])
+def test_inputs_of_any_size_keep_their_8_bits(bits: int, exponent: int) -> None:
+    """Each group of 32 inputs has its own step, so small inputs lose no more than large ones."""
+    weight, numbers = rounded_weight(bits)
+    x = torch.randn(13, INPUTS) * 10.0**exponent
+    y, exact = linear(x, weight), x.double() @ numbers.double().T
+    assert (y - rounded(x) @ numbers.double().T).abs().max() <= 1e-6 * exact.abs().max()
+    assert (y - exact).abs().max() <= 0.02 * exact.abs().max()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_group_of_small_inputs_counts_beside_a_group_of_large_ones(bits: int) -> None:
+    weight, numbers = rounded_weight(bits)
+    x = torch.randn(13, INPUTS)
+    x[:, 32:64] *= 1e-5
+    without = x.clone()
+    without[:, 32:64] = 0
+    part = (linear(x, weight) - linear(without, weight)).double()
+    exact = x[:, 32:64].double() @ numbers[:, 32:64].double().T
+    # results of size 10 carry about 1e-6 of rounding, the part itself is of size 1e-4
+    assert (part - exact).abs().max() <= 0.05 * exact.abs().max()
+
+
 def test_rows_of_nothing_and_of_no_numbers_keep_to_themselves() -> None:
     weight, _ = rounded_weight(4)
     x = torch.randn(5, INPUTS)

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t LEAST_ROWS = 12, MOST_ROWS = 96;  // of a block
 constexpr int64_t LINE = 16;                        // numbers of a cache line
 constexpr int64_t FAR = 3 << 17;                    // keys and values that come from afar
-constexpr int64_t FEW = ROWS;                       // rows for which no turned keys are kept
+constexpr int64_t FEW = QUERY_ROWS;                       // rows for which no turned keys are kept
 constexpr int64_t LITTLE = 1 << 14;                 // pairs that one thread does sooner than two
 
 bool share_first_page(const PagedCall& call, int64_t a, int64_t b) {
@@ -172,7 +172,7 @@ void meet_tile(const PagedCall& call, int64_t key_head, int64_t heads, int64_t s
 
 void finish_row(const PagedCall& call, const Row& row) {
   const float total = sum_of_lanes(row.total);
-  const bool is_empty = row.peak == NOTHING;
+  const bool is_empty = row.peak == NOTHING && total == 0;  // not NaN
   const float share = is_empty ? 0.0f : 1.0f / total;
   for (int64_t u = 0; u < call.value_size; u++) row.out[u] = row.sum[u] * share;
   if (row.lse != nullptr) *row.lse = is_empty ? NOTHING : row.peak + std::log(total);

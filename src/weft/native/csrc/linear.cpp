@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t ROW_BLOCK = 40 * ROWS;  // rows whose inputs stay in the second-level cache
+constexpr int64_t ROW_BLOCK = 40 * PANEL_ROWS;  // rows whose inputs stay in the second-level cache
 // Inputs of a panel that are read again for each of those rows: from the second-level cache, which
 // keeps up. Blocks small enough for the first level come to read and write y too often.
 constexpr int64_t INPUT_BLOCK = 768;
@@ -47,7 +47,7 @@ template <class Compute>
 void at_place(const Call& call, const Place& place, int64_t row, int64_t rows, Compute compute) {
   float* y = call.y + row * call.y_stride + place.offset;
   if (place.is_whole) return compute(y, call.y_stride);
-  float copy[ROWS * WIDTH * 4] = {};
+  float copy[PANEL_ROWS * WIDTH * 4] = {};
   constexpr int64_t stride = WIDTH * 4;
   const size_t bytes = sizeof(float) * (place.end - place.begin);
   for (int64_t r = 0; r < rows; r++)
@@ -57,12 +57,12 @@ void at_place(const Call& call, const Place& place, int64_t row, int64_t rows, C
     std::memcpy(y + r * call.y_stride + place.begin, copy + r * stride + place.begin, bytes);
 }
 
-// All rows of a block times one panel's inputs begin..end, in pieces of at most ROWS rows. The bias
-// of a whole panel is added while the sums are in registers.
+// All rows of a block times one panel's inputs begin..end, in pieces of at most PANEL_ROWS rows. The
+// bias of a whole panel is added while the sums are in registers.
 void multiply_block(const Call& call, int64_t panel, const float* weights, int64_t row,
                     int64_t rows, int64_t begin, int64_t end) {
   const Place place(call, panel, 1);
-  const int64_t pieces = (rows + ROWS - 1) / ROWS;
+  const int64_t pieces = (rows + PANEL_ROWS - 1) / PANEL_ROWS;
   const bool is_last = end == call.weight->inputs, is_added = is_last && place.is_whole;
   const float* bias = is_added && call.bias != nullptr ? call.bias + panel * WIDTH : nullptr;
   for (int64_t piece = 0; piece < pieces; piece++) {
@@ -81,7 +81,7 @@ void multiply_block(const Call& call, int64_t panel, const float* weights, int64
 void many_rows(const Call& call, int64_t first, int64_t last, int64_t row, int64_t rows) {
   const Packed& weight = *call.weight;
   alignas(64) float scratch[INPUT_BLOCK * WIDTH];
-  const int64_t block = rows > ROWS || weight.bits != 32 ? INPUT_BLOCK : weight.inputs;
+  const int64_t block = rows > PANEL_ROWS || weight.bits != 32 ? INPUT_BLOCK : weight.inputs;
   for (int64_t begin = 0; begin < weight.inputs; begin += block) {
     const int64_t end = std::min(begin + block, weight.inputs);
     for (int64_t panel = first; panel < last; panel++) {
@@ -110,7 +110,7 @@ void one_row(const Call& call, int64_t panel) {
 // The same with rounded inputs: all inputs at once, for they are short.
 void rounded_panels(const Call& call, const RoundedRows& rounded, int64_t first, int64_t last,
                     int64_t row, int64_t rows) {
-  const int64_t pieces = (rows + ROWS - 1) / ROWS;
+  const int64_t pieces = (rows + PANEL_ROWS - 1) / PANEL_ROWS;
   for (int64_t panel = first; panel < last; panel++) {
     const Place place(call, panel, 1);
     for (int64_t piece = 0; piece < pieces; piece++) {
@@ -125,19 +125,19 @@ void rounded_panels(const Call& call, const RoundedRows& rounded, int64_t first,
 
 template <int PANELS>
 void rounded_row(const Call& call, const RoundedRows& rounded, int64_t panel) {
-  constexpr int V = PANELS * VECTORS;
+  constexpr int V = PANELS * PANEL_VECTORS;
   const Packed& weight = *call.weight;
   const Place place(call, panel, PANELS);
   at_place(call, place, 0, 1, [&](float* y, int64_t) {
     const auto multiply = weight.bits == 4 ? multiply_rounded<4, 1, V> : multiply_rounded<8, 1, V>;
-    multiply(weight, panel * VECTORS, rounded, 0, y, 0);
+    multiply(weight, panel * PANEL_VECTORS, rounded, 0, y, 0);
   });
   add_bias(call, place, call.y + place.offset, panel, 1);
 }
 
-// Where block `block` of `blocks` begins, at a multiple of ROWS.
+// Where block `block` of `blocks` begins, at a multiple of PANEL_ROWS.
 int64_t border(int64_t rows, int64_t block, int64_t blocks) {
-  return block == blocks ? rows : rows * block / blocks / ROWS * ROWS;
+  return block == blocks ? rows : rows * block / blocks / PANEL_ROWS * PANEL_ROWS;
 }
 
 void some_rounded(const Call& call, int64_t first, int64_t last, int64_t row, int64_t rows) {

@@ -21,9 +21,9 @@ struct Packed {
 
 namespace {
 
-constexpr int VECTORS = W == 4 ? 4 : 2;              // of a panel
-constexpr int WIDTH = VECTORS * W;                   // outputs of a panel
-constexpr int ROWS = W == 16 ? 12 : W == 8 ? 6 : 5;  // rows whose sums fit into the registers
+constexpr int PANEL_VECTORS = W == 4 ? 4 : 2;              // of a panel
+constexpr int WIDTH = PANEL_VECTORS * W;                   // outputs of a panel
+constexpr int PANEL_ROWS = W == 16 ? 12 : W == 8 ? 6 : 5;  // rows whose sums fit into the registers
 constexpr int64_t GROUP = 32;                        // inputs that share a scale
 
 inline const float* floats(const Packed& weight, int64_t panel, int64_t input) {
@@ -57,13 +57,14 @@ inline void end_sums(const Vec (&sums)[R][V], float* y, int64_t y_stride) {
 template <int R, int PANELS>
 void multiply(const float* x, int64_t x_stride, const float* panel, int64_t panel_stride,
               int64_t inputs, float* y, int64_t y_stride, bool is_first, const float* bias) {
-  constexpr int V = PANELS * VECTORS;
+  constexpr int V = PANELS * PANEL_VECTORS;
   Vec sums[R][V];
   begin_sums(sums, y, y_stride, is_first);
   for (int64_t i = 0; i < inputs; i++) {
     Vec w[V];
     UNROLL for (int v = 0; v < V; v++)
-      w[v] = held(load(panel + v / VECTORS * panel_stride + i * WIDTH + v % VECTORS * W));
+      w[v] = held(load(panel + v / PANEL_VECTORS * panel_stride + i * WIDTH +
+                       v % PANEL_VECTORS * W));
     step(sums, w, x + i, x_stride);
   }
   if (bias != nullptr)
@@ -77,7 +78,7 @@ using Multiply = void (*)(const float*, int64_t, const float*, int64_t, int64_t,
 
 template <int R = 1>
 Multiply multiply_rows(int64_t rows) {
-  if constexpr (R < ROWS)
+  if constexpr (R < PANEL_ROWS)
     if (rows > R) return multiply_rows<R + 1>(rows);
   return multiply<R, 1>;
 }
@@ -100,15 +101,15 @@ inline void expect(const void* place) { __builtin_prefetch(place); }
 template <int BITS, int PANELS, class Use>
 inline void unpack(const Packed& weight, int64_t first, int64_t begin, int64_t end, Use use) {
   using Field = Fields<BITS>;
-  constexpr int PER_WORD = Field::PER_WORD, PART = Field::PART, V = PANELS * VECTORS;
+  constexpr int PER_WORD = Field::PER_WORD, PART = Field::PART, V = PANELS * PANEL_VECTORS;
   const int64_t words_stride = weight.inputs / PER_WORD * WIDTH;
   const int64_t scales_stride = weight.inputs / GROUP * WIDTH;
   const int32_t* words = static_cast<const int32_t*>(weight.data) + first * words_stride;
   for (int64_t group = begin / GROUP; group < end / GROUP; group++) {
     Vec scale[PART][V], minimum[V];
     UNROLL for (int v = 0; v < V; v++) {
-      const int64_t panel = first + v / VECTORS;
-      const int64_t at = panel * scales_stride + group * WIDTH + v % VECTORS * W;
+      const int64_t panel = first + v / PANEL_VECTORS;
+      const int64_t at = panel * scales_stride + group * WIDTH + v % PANEL_VECTORS * W;
       const Vec one = load_half(weight.scales + at);
       UNROLL for (int place = 0; place < PART; place++)
         scale[place][v] = one * splat(Field::power(place));
@@ -119,9 +120,9 @@ inline void unpack(const Packed& weight, int64_t first, int64_t begin, int64_t e
     for (int64_t i = group * GROUP; i < (group + 1) * GROUP; i += PER_WORD) {
       Ints packed[V];
       UNROLL for (int v = 0; v < V; v++) {
-        const int32_t* at = words + v / VECTORS * words_stride + i / PER_WORD * WIDTH;
-        packed[v] = load_ints(at + v % VECTORS * W);
-        if (v % VECTORS == 0) expect(at + PANELS * words_stride);
+        const int32_t* at = words + v / PANEL_VECTORS * words_stride + i / PER_WORD * WIDTH;
+        packed[v] = load_ints(at + v % PANEL_VECTORS * W);
+        if (v % PANEL_VECTORS == 0) expect(at + PANELS * words_stride);
       }
       UNROLL for (int place = 0; place < PER_WORD; place++) {
         const int low = place % PART;
@@ -140,7 +141,7 @@ inline void unpack(const Packed& weight, int64_t first, int64_t begin, int64_t e
 // One row straight from weights of few bits.
 template <int BITS, int PANELS>
 void multiply_packed(const float* x, const Packed& weight, int64_t first, float* y) {
-  constexpr int V = PANELS * VECTORS;
+  constexpr int V = PANELS * PANEL_VECTORS;
   Vec sums[1][V] = {};
   unpack<BITS, PANELS>(weight, first, 0, weight.inputs,
                        [&](int64_t i, const Vec(&w)[V]) { step(sums, w, x + i, 0); });
@@ -149,8 +150,8 @@ void multiply_packed(const float* x, const Packed& weight, int64_t first, float*
 
 template <int BITS>
 void unpack_panel(const Packed& weight, int64_t panel, int64_t begin, int64_t end, float* to) {
-  unpack<BITS, 1>(weight, panel, begin, end, [&](int64_t i, const Vec(&w)[VECTORS]) {
-    for (int v = 0; v < VECTORS; v++) store(to + (i - begin) * WIDTH + v * W, w[v]);
+  unpack<BITS, 1>(weight, panel, begin, end, [&](int64_t i, const Vec(&w)[PANEL_VECTORS]) {
+    for (int v = 0; v < PANEL_VECTORS; v++) store(to + (i - begin) * WIDTH + v * W, w[v]);
   });
 }
 

@@ -27,7 +27,7 @@ inline Ints dot4(Ints sums, Ints weights, int32_t inputs) {
   const __m256i high = _mm256_and_si256(_mm256_srli_epi16(w, 7), _mm256_set1_epi8(1));
   const __m256i small = _mm256_madd_epi16(_mm256_maddubs_epi16(low, q), ones);
   const __m256i large = _mm256_madd_epi16(_mm256_maddubs_epi16(high, q), ones);
-  return sums + Ints(small) + (Ints(large) << 7);
+  return sums + Ints(small) + Ints(large) * 128;
 #else
   for (int place = 0; place < 4; place++)
     sums += ((weights >> (8 * place)) & 255) * static_cast<int8_t>(inputs >> (8 * place));
@@ -69,11 +69,12 @@ class RoundedRows {
     const float largest = of_bits(over_lanes(best, [](int a, int b) { return a > b ? a : b; }));
     const float many = largest > 1e-30f ? 127 / largest : 0.0f;
     const Vec magic = splat(12582912.0f);  // rounds to a whole number, as in exp_of
-    Ints sums = {};
+    Bits sums = {};
     All all;
     UNROLL for (int64_t i = 0; i < GROUP; i += W) {
-      const Ints whole = reinterpret_cast<Ints>(load(x + i) * many + magic) - 0x4B400000;
-      const Bytes bytes = __builtin_convertvector(whole, Bytes);
+      const Bits shifted = reinterpret_cast<Bits>(load(x + i) * many + magic);
+      const Bits whole = shifted - 0x4B400000u;  // inf and NaN: any number
+      const Bytes bytes = __builtin_convertvector(reinterpret_cast<Ints>(whole), Bytes);
       std::memcpy(reinterpret_cast<int8_t*>(&all) + i, &bytes, sizeof bytes);
       sums += whole;
     }
@@ -81,7 +82,8 @@ class RoundedRows {
       all = __builtin_shufflevector(all, all, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,
                                     16, 18, 20, 22, 17, 19, 21, 23, 24, 26, 28, 30, 25, 27, 29, 31);
     std::memcpy(numbers, &all, sizeof all);
-    const int sum = over_lanes(sums, [](int a, int b) { return a + b; });
+    const auto add = [](int a, int b) { return static_cast<int>(uint32_t(a) + uint32_t(b)); };
+    const int sum = over_lanes(reinterpret_cast<Ints>(sums), add);
     steps[0] = largest / 127, steps[1] = steps[0] * static_cast<float>(sum);
   }
 
@@ -125,7 +127,7 @@ void multiply_rounded(const Packed& weight, int64_t first, const RoundedRows& ro
   const int32_t* data[V];
   int64_t scales[V];
   UNROLL for (int v = 0; v < V; v++) {
-    const int64_t panel = (first + v) / VECTORS, lane = (first + v) % VECTORS * W;
+    const int64_t panel = (first + v) / PANEL_VECTORS, lane = (first + v) % PANEL_VECTORS * W;
     data[v] = static_cast<const int32_t*>(weight.data) + panel * words * WIDTH + lane;
     scales[v] = panel * groups * WIDTH + lane;
   }
@@ -167,17 +169,17 @@ using MultiplyRounded = void (*)(const Packed&, int64_t, const RoundedRows&, int
 
 template <int BITS, int R = 1>
 MultiplyRounded rounded_rows(int64_t rows) {
-  if constexpr (R < ROWS)
+  if constexpr (R < PANEL_ROWS)
     if (rows > R) return rounded_rows<BITS, R + 1>(rows);
   return multiply_rounded<BITS, R, 1>;
 }
 
-// Up to ROWS rows times one panel.
+// Up to PANEL_ROWS rows times one panel.
 inline void multiply_rounded_panel(const Packed& weight, int64_t panel, const RoundedRows& rows,
                                    int64_t row, int64_t num, float* y, int64_t y_stride) {
   const auto multiply = weight.bits == 4 ? rounded_rows<4>(num) : rounded_rows<8>(num);
-  for (int v = 0; v < VECTORS; v++)
-    multiply(weight, panel * VECTORS + v, rows, row, y + v * W, y_stride);
+  for (int v = 0; v < PANEL_VECTORS; v++)
+    multiply(weight, panel * PANEL_VECTORS + v, rows, row, y + v * W, y_stride);
 }
 
 }  // namespace

@@ -105,17 +105,15 @@ float softmax(float* scores, const float* added, int64_t keys) {
   Vec largest = load(scores);
   for (int64_t s = W; s < width; s += W) largest = larger(largest, load(scores + s));
   const float top = largest_lane(largest);
-  if (top == NOTHING) {
-    std::fill(scores, scores + width, 0.0f);
-    return 0.0f;
-  }
+  const Vec shift = splat(top == NOTHING ? 0.0f : top);
   Vec sums = {};
   for (int64_t s = 0; s < width; s += W) {
-    const Vec value = exp_of(load(scores + s) - splat(top));
+    const Vec value = exp_of(load(scores + s) - shift);
     store(scores + s, value);
     sums += value;
   }
   const float sum = sum_of_lanes(sums);
+  if (sum == 0) return 0.0f;  // all scores are -inf and all weights 0
   const Vec inverse = splat(1.0f / sum);
   for (int64_t s = 0; s < width; s += W) store(scores + s, load(scores + s) * inverse);
   return top + std::log(sum);

@@ -33,6 +33,7 @@ constexpr float NOTHING = -__builtin_inff();  // a logit or a score that is not 
 
 typedef float Vec __attribute__((vector_size(4 * W)));
 typedef int32_t Ints __attribute__((vector_size(4 * W)));
+typedef uint32_t Bits __attribute__((vector_size(4 * W)));  // wraps around; signed overflow is UB
 typedef Vec LooseVec __attribute__((aligned(4), may_alias));
 typedef Ints LooseInts __attribute__((aligned(4), may_alias));
 
@@ -64,6 +65,7 @@ inline Vec held(Vec value) {
   return value;
 }
 
+// The larger of both, and b where one of them is NaN.
 inline Vec larger(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return _mm512_max_ps(a, b);
@@ -112,7 +114,8 @@ inline float largest_lane(Vec value) {
 
 constexpr float SMALLEST_EXPONENT = -86.0f;
 
-// e^x to about 1e-7 of its value; 0 below -86 and for -inf, 1 exactly at 0. For x up to 88.
+// e^x with a relative error of about 1e-7; 0 below -86 and for -inf, exactly 1 at 0, NaN for NaN.
+// Valid for x <= 88.
 inline Vec exp_of(Vec x) {
   // 1.5 * 2^23: adding it rounds to a whole number, whose bits then stand lowest
   const Vec magic = splat(12582912.0f);
@@ -127,14 +130,16 @@ inline Vec exp_of(Vec x) {
   sum = fma(sum, rest, splat(1.6666665459e-1f));
   sum = fma(sum, rest, splat(5.0000001201e-1f));
   sum = fma(sum, rest * rest, rest) + splat(1.0f);
-  const Ints scaled = reinterpret_cast<Ints>(sum) + (reinterpret_cast<Ints>(shifted) << 23);
-  return x < splat(SMALLEST_EXPONENT) ? Vec{} : reinterpret_cast<Vec>(scaled);
+  // adding to the exponent field multiplies by 2^power, but turns a NaN into an arbitrary number
+  const Bits scaled = reinterpret_cast<Bits>(sum) + (reinterpret_cast<Bits>(shifted) << 23);
+  // max(0, x) is 0 for x below the range and NaN for NaN: with a NaN, `larger` returns its second
+  return x >= splat(SMALLEST_EXPONENT) ? reinterpret_cast<Vec>(scaled) : larger(Vec{}, x);
 }
 
 // tanh(x) to about 2e-7 of its value: a polynomial near zero, by e^2x elsewhere (Cephes).
 inline Vec tanh_of(Vec x) {
   const Vec size = x < Vec{} ? -x : x;
-  const Vec bounded = size < splat(15.0f) ? size : splat(15.0f);
+  const Vec bounded = size > splat(15.0f) ? splat(15.0f) : size;  // NaN stays NaN
   const Vec far = splat(1.0f) - splat(2.0f) / (exp_of(bounded + bounded) + splat(1.0f));
   const Vec square = x * x;
   Vec sum = splat(-5.70498872745e-3f);

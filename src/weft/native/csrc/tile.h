@@ -15,9 +15,9 @@
 namespace weft {
 
 constexpr int TILE = 32;
-constexpr int VECTORS = TILE / W;                  // of a row of scores
-constexpr int ROWS = W == 16 ? 6 : 3;              // query rows whose sums fit into the registers
-constexpr int64_t CHUNK = 128;                     // numbers of a head whose keys stay close by
+constexpr int TILE_VECTORS = TILE / W;        // of a row of scores
+constexpr int QUERY_ROWS = W == 16 ? 6 : 3;   // query rows whose sums fit into the registers
+constexpr int64_t CHUNK = 128;                // numbers of a head whose keys stay close by
 
 // The keys of a tile, where they lie and numbers first, and where its values lie. Keys outside
 // begin..end are zero.
@@ -155,9 +155,14 @@ void soften(Row& row, const Rule& rule, int64_t key, float* scores) {
     best = larger(best, score[v]);
   }
   const float peak = std::max(row.peak, largest_lane(best));
-  if (peak == NOTHING) {
+  if (peak == NOTHING) {  // every score is -inf, whose weight is 0, or NaN, whose weight is NaN
     row.share = 1;
-    return std::fill(scores, scores + N * W, 0.0f);
+    UNROLL for (int v = 0; v < N; v++) {
+      const Vec weights = exp_of(score[v]);
+      store(scores + v * W, weights);
+      row.total = row.total + weights;
+    }
+    return;
   }
   const Vec share = row.peak == NOTHING ? Vec{} : exp_of(splat(row.peak - peak));
   row.share = share[0];
@@ -178,8 +183,8 @@ void weigh_all(const Row* const* rows, const Tile& tile, const float* weights, i
   if constexpr (V > 1) weigh_all<R, V / 2>(rows, tile, weights, at, size);
 }
 
-// Calls use<R>(i) for i = 0, R, 2R, ... so that all of 0..num are met, with R up to ROWS.
-template <int R = ROWS, class Use>
+// Calls use<R>(i) for i = 0, R, 2R, ... so that all of 0..num are met, with R up to QUERY_ROWS.
+template <int R = QUERY_ROWS, class Use>
 inline void in_blocks(int64_t from, int64_t num, Use use) {
   for (; from + R <= num; from += R) use(std::integral_constant<int, R>(), from);
   if constexpr (R > 1) in_blocks<R - 1>(from, num, use);
@@ -202,7 +207,7 @@ void weight_keys(Row** rows, int64_t num, const Tile& tile, const Rule& rule, in
 }
 
 // The same, with N as the tile needs it.
-template <int N = VECTORS, class... Given>
+template <int N = TILE_VECTORS, class... Given>
 inline void weight_all(Row** rows, int64_t num, const Tile& tile, Given... given) {
   if constexpr (N > 1)
     if (tile.num_vectors() < N) return weight_all<N - 1>(rows, num, tile, given...);
