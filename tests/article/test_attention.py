@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.core.kv import DenseView
+from weft.core.kv_spec import DenseView
 from weft.nn.attention.kernels import KERNELS
 from weft.nn.attention.kernels.reference import attention_weights
 from weft.nn.attention.masks import Causal

@@ -5,7 +5,7 @@ import torch
 
 from weft.bench.attention import Workload, make_inputs, peaks, run
 from weft.bench.measure import in_children
-from weft.core.kv import DenseView
+from weft.core.kv_spec import DenseView
 from weft.nn.attention.kernels import KERNELS
 from weft.nn.attention.masks import Causal
 

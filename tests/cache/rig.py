@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from weft.cache import PREFIX_CACHES
 from weft.cache.events import EventLog
-from weft.cache.layout import Layout, Stripe
-from weft.cache.memory import Memory
-from weft.cache.pages import PagePool
-from weft.cache.prefix import Match, Probe
-from weft.cache.tables import Tables
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
+from weft.cache.page_pool import PagePool
+from weft.cache.page_tables import PageTables
+from weft.cache.prefix_cache import PrefixMatch, PrefixQuery
 
 
 class Rig:
@@ -20,28 +20,28 @@ class Rig:
         self.log = EventLog(None)
         self.pool = PagePool(num_pages, 2, self.log)
         self.windows = windows
-        stripes = (Stripe((i,), window=window) for i, window in enumerate(windows))
-        self.memory = Memory(Layout(tuple(stripes)), self.pool, PREFIX_CACHES[kind])
-        self.cache = self.memory.prefix
+        groups = (KVCacheGroup((i,), window=window) for i, window in enumerate(windows))
+        self.kv_cache = KVCacheManager(KVCacheLayout(tuple(groups)), self.pool, PREFIX_CACHES[kind])
+        self.cache = self.kv_cache.prefix_cache
         self.serial = 0
 
-    def begin(self, tokens: list[int], namespace: str = "") -> tuple[Match, Tables]:
+    def begin(self, tokens: list[int], namespace: str = "") -> tuple[PrefixMatch, PageTables]:
         """A sequence that found what is cached, and has pages for the rest."""
         self.serial += 1
         match = self.cache.match(tokens, namespace)
-        tables = Tables(self.pool, self.windows, f"s{self.serial}")
-        tables.adopt(match.columns)
-        fresh = self.pool.allocate(tables.needs(match.length, len(tokens)), tables.owner)
+        tables = PageTables(self.pool, self.windows, f"s{self.serial}")
+        tables.adopt(match.block_pages)
+        fresh = self.pool.allocate(tables.num_pages_needed(match.length, len(tokens)), tables.owner)
         assert fresh is not None
-        tables.grow(match.length, len(tokens), fresh)
+        tables.add_pages(match.length, len(tokens), fresh)
         return match, tables
 
-    def compute(self, match: Match, tables: Tables, tokens: list[int]) -> None:
+    def compute(self, match: PrefixMatch, tables: PageTables, tokens: list[int]) -> None:
         """All tokens have rows now."""
         self.cache.extend(match, tokens, tables, len(tokens) // 2)
-        self.cache.passed(tables.trim(len(tokens)))
+        self.cache.note_freed(tables.free_out_of_window(len(tokens)))
 
-    def end(self, match: Match, tables: Tables) -> None:
+    def end(self, match: PrefixMatch, tables: PageTables) -> None:
         self.cache.release(match, tables.release())
 
     def store(self, tokens: list[int], namespace: str = "") -> None:
@@ -51,7 +51,7 @@ class Rig:
         self.end(match, tables)
 
     def cached(self, tokens: list[int], namespace: str = "") -> int:
-        return self.cache.peek(Probe(tokens, namespace))
+        return self.cache.peek(PrefixQuery(tokens, namespace))
 
     @property
     def num_held(self) -> int:

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from weft.cache.events import Event, EventLog, replay
-from weft.cache.pages import PagePool
+from weft.cache.events import CacheEvent, EventLog, replay
+from weft.cache.page_pool import PagePool
 
 
 def test_replay_names_the_holders():
@@ -13,26 +13,26 @@ def test_replay_names_the_holders():
     pool = PagePool(6, 4, log)
     pool.step = 7
     pages = pool.allocate(2, "a") or []
-    pool.keep(pages, "prefix")
+    pool.add_to_cache(pages, "prefix")
     pool.free(pages[:1], "a")
     state = replay(log.events)
     assert state.holders == {pages[0]: Counter(prefix=1), pages[1]: Counter(a=1, prefix=1)}
-    assert state.counts == pool.snapshot()
-    assert log.events[0] == Event("alloc", 7, pages[0], "a")
+    assert state.counts == pool.reference_counts()
+    assert log.events[0] == CacheEvent("alloc", 7, pages[0], "a")
 
 
 def test_replay_goes_on_from_an_earlier_state():
-    first = replay([Event("alloc", 1, 3, "a")])
-    second = replay([Event("write", 1, 3, "a", 4), Event("evict", 2, 3, "a")], onto=first)
+    first = replay([CacheEvent("alloc", 1, 3, "a")])
+    second = replay([CacheEvent("write", 1, 3, "a", 4), CacheEvent("evict", 2, 3, "a")], onto=first)
     assert second.counts == {}
 
 
 @pytest.mark.parametrize(
     ("events", "problem"),
     [
-        ([Event("free", 1, 3, "a")], "free of page 3, which is free"),
-        ([Event("alloc", 1, 3, "a")] * 2, "page 3 is allocated while"),
-        ([Event("alloc", 1, 3, "a"), Event("free", 1, 3, "b")], "b frees page 3 held by"),
+        ([CacheEvent("free", 1, 3, "a")], "free of page 3, which is free"),
+        ([CacheEvent("alloc", 1, 3, "a")] * 2, "page 3 is allocated while"),
+        ([CacheEvent("alloc", 1, 3, "a"), CacheEvent("free", 1, 3, "b")], "b frees page 3 held by"),
     ],
 )
 def test_a_stream_that_contradicts_itself_is_refused(events, problem):

@@ -20,8 +20,8 @@ from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.fairseq import FAMILY
 from weft.checkpoint.formats import find_format
 from weft.checkpoint.tensor_source import build_from_source
-from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.text.collate import collate
 

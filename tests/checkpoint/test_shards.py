@@ -20,8 +20,8 @@ from weft.checkpoint.safetensors_files import (
     plan_shards,
     save_shards,
 )
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 
 from .families.material import shake
 from .gguf.tiny import SIZES, tokenizer

@@ -17,8 +17,8 @@ from weft.checkpoint.weft_folder import (
     save_folder,
     unique_state,
 )
-from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError
+from weft.core.forward_batch import ForwardBatch
 from weft.models.encoder_decoder import EncoderDecoder
 
 

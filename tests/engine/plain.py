@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from weft.cache.contiguous import ContiguousCache
-from weft.core.batch import ForwardBatch
+from weft.cache.contiguous_cache import ContiguousCache
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
 from weft.models.decoder import Decoder
 

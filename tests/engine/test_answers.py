@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.engine.tiny import tiny, tiny_folder
-from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.load import check_model, load
 from weft.engine.model import LoadedModel
 from weft.engine.options import drawing
@@ -33,8 +33,8 @@ def translator():
 def is_empty(model):
     """Whether every page is free, or idle in a cache."""
     engine = model.desk.engine
-    pool = engine.memory.pool
-    return engine.is_idle and pool.num_free + pool.num_idle == pool.num_usable
+    pool = engine.kv_cache.pool
+    return engine.is_idle and pool.num_free + pool.num_evictable == pool.num_usable
 
 
 def test_many_prompts_are_answered_in_order_as_each_is_alone(writer):

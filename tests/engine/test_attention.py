@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.cache.contiguous import ContiguousCache
+from weft.cache.contiguous_cache import ContiguousCache
 from weft.cache.events import EventLog
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention import recorded
 from weft.engine.beam import BeamConfig
 from weft.engine.desk import Desk
@@ -106,16 +106,21 @@ def check_all(engine: Engine, name: str, tokens: list[int], sample: int = 0) -> 
 
 def state_of(engine: Engine) -> tuple[Any, ...]:
     """Everything that a look could disturb."""
-    store, pool = engine.runner.need_store(), engine.memory.pool
+    store, pool = engine.runner.need_store(), engine.kv_cache.pool
     rows = [rows.clone() for part in store.rows for rows in part.values()]
     tables = [
-        (job.request.id, s.index, s.num_computed, [list(t) for t in s.tables.pages])
+        (job.request.id, s.index, s.num_computed, [list(t) for t in s.tables.by_group])
         for job in engine.scheduler.state.jobs.values()
         for s in job.sequences
         if s.tables is not None
     ]
-    ages = engine.memory.prefix.version, pool.clock, list(pool.free_pages), pool.num_idle
-    return rows, tables, ages, pool.snapshot(), engine.memory.prefix.export()
+    ages = (
+        engine.kv_cache.prefix_cache.version,
+        pool.clock,
+        list(pool.free_pages),
+        pool.num_evictable,
+    )
+    return rows, tables, ages, pool.reference_counts(), engine.kv_cache.prefix_cache.export()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +154,7 @@ def test_a_window_that_has_passed_is_computed_again_without_a_prefix_cache() -> 
     for _ in range(12):
         engine.step()
     job = engine.scheduler.state.jobs[asked]
-    assert job.leader.tables is not None and job.leader.tables.pages[0][0] == 0
+    assert job.leader.tables is not None and job.leader.tables.by_group[0][0] == 0
     check_all(engine, asked, list(job.leader.tokens))
 
 
@@ -271,7 +276,7 @@ def test_rows_that_are_gone_are_said_to_be_with_both_numbers(prefix: str) -> Non
         engine.attention(asked, 0, 0, 8)
     finish(engine)
     if prefix == "radix":
-        assert engine.memory.prefix.evict_oldest(3) == 3
+        assert engine.kv_cache.prefix_cache.evict_oldest(3) == 3
     message = f"has rows of {0 if prefix == 'none' else 8} tokens .* position 17 reads those of 16"
     with pytest.raises(UsageError, match=message):
         engine.attention(asked, 0, 0, 17)
@@ -281,7 +286,7 @@ def test_a_source_that_is_gone_is_said_to_be_with_both_numbers() -> None:
     engine = make("t5")
     asked = ask(engine)
     finish(engine)
-    engine.memory.sources.evict_oldest(1)
+    engine.kv_cache.encoder_cache.evict_oldest(1)
     with pytest.raises(UsageError, match="rows of 0 of the 7 tokens of its source"):
         engine.attention(asked, 0, 0, 3)
 

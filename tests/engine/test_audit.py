@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.world import CROSS, WINDOWS, World
-from weft.cache.events import Event
+from weft.cache.events import CacheEvent
 from weft.engine.schedule.request import Request, Sequence
 
 
@@ -32,17 +32,17 @@ def test_a_page_that_nobody_gave_back_is_noticed(world):
 
 
 def test_a_page_that_was_given_back_twice_is_noticed(world):
-    world.pool.free([sequence_of(world, "a").tables.pages[0][0]], "a/0")
+    world.pool.free([sequence_of(world, "a").tables.by_group[0][0]], "a/0")
     with pytest.raises(AssertionError, match="reference counts differ"):
         world.check()
 
 
 def test_an_unfinished_page_of_two_requests_is_noticed(world):
     one, other = (sequence_of(world, name).tables for name in "ab")
-    page = one.pages[0][2]
+    page = one.by_group[0][2]
     world.pool.share([page], other.owner)
-    world.pool.free([other.pages[0][2]], other.owner)
-    other.pages[0][2] = page
+    world.pool.free([other.by_group[0][2]], other.owner)
+    other.by_group[0][2] = page
     with pytest.raises(AssertionError, match=f"page {page} of two requests is not full"):
         world.check()
 
@@ -57,7 +57,7 @@ def test_a_page_in_two_places_is_noticed():
     world = World(layout=WINDOWS)
     world.add(Request("a", (1, 2, 3), 9))
     world.step()
-    first, second, _ = sequence_of(world, "a").tables.pages
+    first, second, _ = sequence_of(world, "a").tables.by_group
     world.pool.share([first[0]], "a/0")
     world.pool.free([second[0]], "a/0")
     second[0] = first[0]
@@ -66,7 +66,7 @@ def test_a_page_in_two_places_is_noticed():
 
 
 def test_a_wrong_count_of_idle_pages_is_noticed(world):
-    world.pool.num_idle += 1
+    world.pool.num_evictable += 1
     with pytest.raises(AssertionError, match="0 pages are idle, the pool counts 1"):
         world.check()
 
@@ -78,7 +78,7 @@ def test_a_page_that_is_lost_from_the_free_ones_is_noticed(world):
 
 
 def test_a_page_that_a_cache_forgot_is_noticed(world):
-    page = sequence_of(world, "a").tables.pages[0][0]
+    page = sequence_of(world, "a").tables.by_group[0][0]
     world.pool.is_cached[page] = 0
     with pytest.raises(AssertionError, match="disagree about what is cached"):
         world.check()
@@ -90,7 +90,7 @@ def test_an_event_that_is_not_told_is_noticed(kind):
     world = World(layout=CROSS)
     told, left_out = world.pool.listener, []
 
-    def forgetful(event: Event) -> None:
+    def forgetful(event: CacheEvent) -> None:
         if event.kind == kind and not left_out:
             left_out.append(event)
         else:
@@ -115,7 +115,7 @@ def test_the_events_of_a_source_say_how_full_its_pages_are():
 def test_an_evicted_page_that_is_not_told_is_noticed(world):
     world.run_all()
     world.pool.listener = None
-    world.memory.evict(1)
+    world.kv_cache.evict(1)
     with pytest.raises(AssertionError, match="replay differs"):
         world.check()
 

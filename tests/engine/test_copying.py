@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.cache.store import PageStore
-from weft.cache.tables import Copy
-from weft.core.kv import KVSpec
+from weft.cache.kv_store import KVStore
+from weft.cache.page_tables import PageCopy
+from weft.core.kv_spec import KVSpec
 from weft.engine import copying
 from weft.engine.copying import copy_pages
 
@@ -20,13 +20,13 @@ def test_rows_arrive_in_every_place(
     if not is_compiled:
         monkeypatch.setattr(copying, "native", lambda: None)
     spec = KVSpec({"k": (2, 3), "v": (2, 5)})
-    store = PageStore([spec] * 3, [(0, 0), (0, 1), (1, 0)], 9, 4, dtype=dtype)
+    store = KVStore([spec] * 3, [(0, 0), (0, 1), (1, 0)], 9, 4, dtype=dtype)
     for rows in store.rows:
         for stored in rows.values():
             stored.copy_(torch.randn(stored.shape))
     before = [{name: stored.clone() for name, stored in rows.items()} for rows in store.rows]
     # 3 is read by one copy and then written by another
-    copies = [Copy(3, 7, 2), Copy(5, 3, 1), Copy(1, 8, 4)]
+    copies = [PageCopy(3, 7, 2), PageCopy(5, 3, 1), PageCopy(1, 8, 4)]
     copy_pages(store, copies)
     for rows, old in zip(store.rows, before, strict=True):
         for name, stored in rows.items():

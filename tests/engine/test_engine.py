@@ -135,8 +135,8 @@ def test_a_request_has_the_same_bits_however_it_is_served(
     pack_model(engine.model)
     assert run(engine, writings, at_once) == expected
     assert run(engine, writings[::-1], at_once)[::-1] == expected  # now with a warm cache
-    pool = engine.memory.pool
-    assert pool.num_free + pool.num_idle == pool.num_usable
+    pool = engine.kv_cache.pool
+    assert pool.num_free + pool.num_evictable == pool.num_usable
     check_exercised(engine, config)
 
 

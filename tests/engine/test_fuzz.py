@@ -70,7 +70,7 @@ class Fuzz:
 
     @property
     def source(self) -> tuple[int, ...] | None:
-        return (1, 2, 3) if self.layout.cross else None
+        return (1, 2, 3) if self.layout.cross_groups else None
 
     def arrive(self, number: int) -> None:
         if len(self.world.state.jobs) >= 14 or self.rng.random() > 0.7:

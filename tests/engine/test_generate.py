@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.engine.asking import generate
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.sampling.params import SamplingParams

@@ -16,8 +16,8 @@ from torch import Tensor
 from tests.engine.families import WRITERS, family
 from tests.engine.tiny import tiny
 from tests.text.material import trained
-from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.grammar import GrammarVocabulary, Matcher, make_grammar, one_line
 from weft.sampling.logits_processors import SamplingRow
 from weft.sampling.params import SamplingParams

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from weft.cache.events import EventLog, Replayed, replay
+from weft.cache.events import EventLog, ReplayedState, replay
 from weft.core.errors import DataError
 from weft.engine import engine as engine_module
 from weft.engine.beam import BeamConfig
@@ -53,7 +53,7 @@ class Fire:
         self.alone = Engine(
             checkpoint.model, checkpoint.tokenizer, EngineConfig(page_size=4, prefix_cache="none")
         )
-        self.rng, self.log, self.replayed = random.Random(name), EventLog(None), Replayed()
+        self.rng, self.log, self.replayed = random.Random(name), EventLog(None), ReplayedState()
         self.engine.listen(self.log)
         self.vocab = checkpoint.model.config.vocab_size
         self.common = self.rng.choices(range(5, self.vocab), k=12)
@@ -136,11 +136,11 @@ class Fire:
             self.done.add(name)
 
     def check(self) -> None:
-        state, pool = self.engine.scheduler.state, self.engine.memory.pool
+        state, pool = self.engine.scheduler.state, self.engine.kv_cache.pool
         audit(state)
         replay(self.log.events, self.replayed)
         self.log.events.clear()
-        assert self.replayed.counts == pool.snapshot()
+        assert self.replayed.counts == pool.reference_counts()
         assert self.replayed.holders == holders(state)
         assert self.replayed.rows == filled_rows(state)
         owners = {owner for held in self.replayed.holders.values() for owner in held}
@@ -206,7 +206,7 @@ def test_a_step_that_fails_behind_its_pass_takes_its_requests_along_and_nobody_w
         patch.setattr(engine_module, "choose_tokens", fail)
         with pytest.raises(KeyboardInterrupt):
             desk.step()
-    assert engine.is_idle and engine.memory.pool.num_free == engine.memory.pool.num_usable
+    assert engine.is_idle and engine.kv_cache.pool.num_free == engine.kv_cache.pool.num_usable
     with pytest.raises(DataError, match=f"request {lost} was lost in a step that failed"):
         desk.next(lost)
     with pytest.raises(DataError, match=f"request {text} was lost"):

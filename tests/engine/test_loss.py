@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine import runner
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine

@@ -10,8 +10,8 @@ from tests.engine import plain
 from tests.engine.asking import generate
 from tests.engine.tiny import LINES, pieces, tiny, tiny_folder
 from weft.checkpoint.weft_folder import CONFIG_FILE
-from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.load import load
 from weft.engine.loss import parts_of
 from weft.engine.model import LoadedModel

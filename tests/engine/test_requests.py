@@ -36,8 +36,8 @@ def engine_of(
 
 def is_empty(engine: Engine) -> bool:
     """Whether every page is free, or idle in a cache."""
-    pool = engine.memory.pool
-    return pool.num_free + pool.num_idle == pool.num_usable
+    pool = engine.kv_cache.pool
+    return pool.num_free + pool.num_evictable == pool.num_usable
 
 
 def finish(engine: Engine) -> list[Update]:
@@ -215,7 +215,7 @@ def test_bad_requests_are_refused_and_take_nothing(writing: Writing, message: st
     engine = engine_of()
     with pytest.raises(UsageError, match=message):
         engine.submit(writing)
-    assert engine.is_idle and engine.memory.pool.num_free == engine.memory.pool.num_usable
+    assert engine.is_idle and engine.kv_cache.pool.num_free == engine.kv_cache.pool.num_usable
     assert not engine.lines and not engine.beams
 
 

@@ -83,7 +83,7 @@ def test_a_second_process_hits_and_gives_the_same_bits(tmp_path: Path) -> None:
         engine = make(name, prefix_cache=prefix)
         answers[name] = run(engine, PROMPTS)
         saved = engine.save_cache(tmp_path / name)
-        assert saved.num_pages == engine.memory.pool.num_idle > 0
+        assert saved.num_pages == engine.kv_cache.pool.num_evictable > 0
         assert saved.num_sources == (name == "t5")
     for name, (found, num_hit, num_encoded) in in_another_process(cases, tmp_path).items():
         assert found == answers[name], f"{name} answers otherwise after a restart"
@@ -113,9 +113,9 @@ def test_a_smaller_pool_takes_what_was_used_last_and_says_so(tmp_path: Path) -> 
     saved = engine.save_cache(tmp_path / "cache")
     assert str(saved) == "30 pages: 120 tokens of prompts and 0 sources"
     loaded = small.load_cache(tmp_path / "cache")
-    assert (loaded.num_pages, loaded.num_left_out) == (small.memory.pool.num_usable, 9) == (21, 9)
+    assert (loaded.num_pages, loaded.num_left_out) == (small.kv_cache.pool.num_usable, 9) == (21, 9)
     assert "21 of 30 pages, those used last" in str(loaded) and "raise cache_gib" in str(loaded)
-    known = [len(small.memory.prefix.known(prompt, "")) for prompt in prompts]
+    known = [len(small.kv_cache.prefix_cache.lookup(prompt, "")) for prompt in prompts]
     assert known == [0] * 3 + [2] * 7
     assert run(small, prompts, 4) == run(engine, prompts, 4)
 
@@ -162,7 +162,7 @@ def check_refused(engine: Engine, path: Path, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         engine.load_cache(path)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
-    assert engine.memory.pool.num_free == engine.memory.pool.num_usable
+    assert engine.kv_cache.pool.num_free == engine.kv_cache.pool.num_usable
     audit(engine.scheduler.state)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.world import CROSS, END, FULL, WINDOWS, World, samples_alone
-from weft.cache.saved import contents_of, restore
+from weft.cache.snapshot import restore, take_snapshot
 from weft.engine.schedule.audit import row_share
 from weft.engine.schedule.plan import Branched, Grown, Key, Plan
 from weft.engine.schedule.request import Request
@@ -85,7 +85,7 @@ def test_samples_compute_the_prompt_once_and_copy_only_its_last_page():
     plan = world.step()
     assert starts(plan) == {("r", 0): (0, 10)} and plan.chunks[0].num_samples == 3
     sequences = world.state.jobs["r"].sequences
-    assert len({s.tables.pages[0].tobytes() for s in sequences}) == 1, "all pages are shared"
+    assert len({s.tables.by_group[0].tobytes() for s in sequences}) == 1, "all pages are shared"
     plan = world.step()
     assert len(plan.copies) == 2, "the third writes into the page that the others left"
     assert len({copy.source for copy in plan.copies}) == 1
@@ -226,7 +226,7 @@ def test_accepted_drafts_save_steps_and_rejected_ones_are_never_cached():
     world.run_all()
     world.check_results(set())
     assert world.scheduler.statistics.accepted_tokens == 3
-    assert not any(77 in run.tokens for run in world.memory.prefix.export())
+    assert not any(77 in run.tokens for run in world.kv_cache.prefix_cache.export())
 
 
 def test_drafts_stop_before_max_tokens_and_leave_budget_for_prompts():
@@ -290,7 +290,7 @@ def test_outcomes_that_make_no_sense_are_our_bugs():
 def test_a_cache_can_be_saved_and_found_again_after_a_restart():
     world, after = World(), World()
     finish_alone(world, Request("r", TWELVE, 6))
-    moved = restore(after.memory, contents_of(world.memory))
+    moved = restore(after.kv_cache, take_snapshot(world.kv_cache))
     after.check()
     for old, new in moved.items():
         after.rows[new] = world.rows[old]

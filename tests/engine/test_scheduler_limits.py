@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.world import CROSS, FULL, WINDOWS, World
-from weft.cache.layout import Layout
+from weft.cache.kv_groups import KVCacheLayout
 from weft.core.errors import ConfigError, UsageError
 from weft.engine.schedule.request import Request
 from weft.engine.schedule.settings import SchedulerConfig
@@ -50,7 +50,7 @@ def test_sources_are_checked_too():
 
 def test_an_encoder_writes_nothing():
     with pytest.raises(UsageError, match="wants 3 tokens, but the model is an encoder"):
-        World(layout=Layout(())).add(Request("r", ONE, 3))
+        World(layout=KVCacheLayout(())).add(Request("r", ONE, 3))
 
 
 def test_an_id_is_used_once_at_a_time():

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.engine.asking import advance, beam_search, generate
-from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.beam import BeamConfig, Beams
 from weft.models.build import build_model
 from weft.models.config import ModelConfig

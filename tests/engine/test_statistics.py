@@ -41,10 +41,10 @@ def test_hits_are_told_beside_those_of_the_best_order() -> None:
     now = engine.statistics()
     assert (now.prompt_tokens, now.hit_tokens, now.recent_requests) == (23, 8, 3)
     assert now.hit_rate == now.recent_hit_rate == now.optimal_hit_rate == 8 / 23
-    assert now.pages_in_use == 0 and now.pages_cached == engine.memory.pool.num_idle > 3
+    assert now.pages_in_use == 0 and now.pages_cached == engine.kv_cache.pool.num_evictable > 3
     assert now.row_share == 1.0 and now.preemptions == now.evictions == 0
     plain = json.loads(json.dumps(now.to_json()))
-    assert plain["hit_tokens"] == 8 and plain["pages"] == engine.memory.pool.num_usable
+    assert plain["hit_tokens"] == 8 and plain["pages"] == engine.kv_cache.pool.num_usable
 
 
 def test_a_bad_order_shows_beside_the_best_one() -> None:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.cache import PREFIX_CACHES
-from weft.cache.events import Event, EventLog, Replayed, replay
-from weft.cache.layout import Layout, Stripe
-from weft.cache.memory import Memory
-from weft.cache.pages import PagePool
-from weft.cache.tables import first_block
+from weft.cache.events import CacheEvent, EventLog, ReplayedState, replay
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
+from weft.cache.page_pool import PagePool
+from weft.cache.page_tables import first_readable_block
 from weft.core.choices import pick
 from weft.engine.schedule.audit import audit, filled_rows, holders
 from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, FarChild, Grown, Key, Plan
@@ -24,10 +24,12 @@ from weft.engine.schedule.scheduler import Scheduler
 from weft.engine.schedule.settings import SchedulerConfig
 
 END = 99
-FULL = Layout((Stripe((0, 1)),))
-WINDOWS = Layout((Stripe((1,)), Stripe((0,), window=5), Stripe((2,), window=9)))
-CROSS = Layout((Stripe((0,)), Stripe((1,), is_cross=True)))
-ONLY_WINDOWS = Layout((Stripe((0,), window=6),))
+FULL = KVCacheLayout((KVCacheGroup((0, 1)),))
+WINDOWS = KVCacheLayout(
+    (KVCacheGroup((1,)), KVCacheGroup((0,), window=5), KVCacheGroup((2,), window=9))
+)
+CROSS = KVCacheLayout((KVCacheGroup((0,)), KVCacheGroup((1,), is_cross=True)))
+ONLY_WINDOWS = KVCacheLayout((KVCacheGroup((0,), window=6),))
 
 
 def base(request: Request) -> int:
@@ -97,7 +99,7 @@ class World:
     def __init__(
         self,
         prefix: str = "radix",
-        layout: Layout = FULL,
+        layout: KVCacheLayout = FULL,
         num_pages: int = 64,
         page_size: int = 4,
         listen: bool = True,
@@ -105,13 +107,15 @@ class World:
     ) -> None:
         self.log = EventLog(None)
         self.pool = PagePool(num_pages, page_size, self.listen if listen else None)
-        self.memory = Memory(layout, self.pool, pick(PREFIX_CACHES, prefix, "prefix cache"))
+        self.kv_cache = KVCacheManager(
+            layout, self.pool, pick(PREFIX_CACHES, prefix, "prefix cache")
+        )
         defaults = {"token_budget": 16, "encoder_budget": 16, "max_running": 8, "max_len": 64}
         self.config = SchedulerConfig(**(defaults | settings))
-        self.scheduler = Scheduler(self.config, self.memory)
+        self.scheduler = Scheduler(self.config, self.kv_cache)
         self.state = self.scheduler.state
         self.rows: dict[int, list[object]] = {}
-        self.replayed = Replayed()
+        self.replayed = ReplayedState()
         self.chains: dict[Key, tuple[list[int], list[int]]] = {}
         self.requests: dict[str, Request] = {}
         self.outputs: dict[Key, list[int]] = {}
@@ -119,7 +123,7 @@ class World:
         """Outputs of requests that are done."""
         self.embedded: list[str] = []
 
-    def listen(self, event: Event) -> None:
+    def listen(self, event: CacheEvent) -> None:
         self.log(event)
         if event.kind == "alloc":
             self.rows[event.page] = [None] * self.pool.page_size
@@ -169,9 +173,9 @@ class World:
             self.rows[copy.target] = content[: copy.rows] + nothing
         for encoding in plan.sources:
             assert not encoding.source.is_written
-            for stripe, table in enumerate(encoding.source.pages):
+            for group, table in enumerate(encoding.source.page_tables):
                 for block, page in enumerate(table):
-                    self.rows[page] = [(encoding.ids, stripe, block)]
+                    self.rows[page] = [(encoding.ids, group, block)]
         for chunk in plan.chunks:
             self.write(chunk)
         for chunk in plan.chunks:
@@ -195,25 +199,25 @@ class World:
 
     def write(self, chunk: Chunk, only_last: bool = False) -> None:
         R, chain = self.pool.page_size, self.chain(chunk)
-        for stripe, table in enumerate(chunk.pages):
+        for group, table in enumerate(chunk.page_tables):
             for slot in range(chunk.end - 1 if only_last else chunk.start, chunk.end):
-                self.rows[table[slot // R]][slot % R] = hash((chain[slot], stripe))
+                self.rows[table[slot // R]][slot % R] = hash((chain[slot], group))
 
     def check_reads(self, chunk: Chunk) -> None:
         """All slots that the chunk's queries may read hold what was computed for these tokens."""
         R, chain = self.pool.page_size, self.chain(chunk)
-        for stripe, table in enumerate(chunk.pages):
-            window = self.memory.windows[stripe]
+        for group, table in enumerate(chunk.page_tables):
+            window = self.kv_cache.windows[group]
             lowest = 0 if window is None else max(0, chunk.start - window + 1)
-            for block in range(first_block(chunk.start, window, R), -(-chunk.end // R)):
+            for block in range(first_readable_block(chunk.start, window, R), -(-chunk.end // R)):
                 low, high = max(lowest, block * R), min(chunk.end, (block + 1) * R)
-                expected = [hash((value, stripe)) for value in chain[low:high]]
+                expected = [hash((value, group)) for value in chain[low:high]]
                 found = self.rows[table[block]][low - block * R : high - block * R]
                 assert found == expected, f"{chunk.key} reads foreign rows in block {block}"
         if chunk.source is not None:
-            for stripe, table in enumerate(chunk.source.pages):
+            for group, table in enumerate(chunk.source.page_tables):
                 for block, page in enumerate(table):
-                    assert self.rows[page] == [(chunk.request.source, stripe, block)]
+                    assert self.rows[page] == [(chunk.request.source, group, block)]
 
     def sample(self, plan: Plan) -> tuple[dict[Key, Grown], dict[str, Branched | BranchedFar]]:
         grown: dict[Key, Grown] = {}
@@ -302,7 +306,7 @@ class World:
         audit(self.state)
         replay(self.log.events, self.replayed)
         self.log.events.clear()
-        assert self.replayed.counts == self.pool.snapshot(), "replay differs from the pool"
+        assert self.replayed.counts == self.pool.reference_counts(), "replay differs from the pool"
         assert self.replayed.holders == holders(self.state), "replay differs from the holders"
         assert self.replayed.rows == filled_rows(self.state), "replay differs from the rows"
         for job in self.state.jobs.values():
@@ -319,9 +323,9 @@ class World:
 
     def check_empty(self) -> None:
         """Nothing leaked: all pages can be had again."""
-        assert self.pool.num_free + self.pool.num_idle == self.pool.num_usable
-        pages = self.memory.allocate(self.pool.num_usable, "test")
-        assert pages is not None and not any(map(any, self.memory.prefix.columns()))
+        assert self.pool.num_free + self.pool.num_evictable == self.pool.num_usable
+        pages = self.kv_cache.allocate(self.pool.num_usable, "test")
+        assert pages is not None and not any(map(any, self.kv_cache.prefix_cache.block_pages()))
         self.pool.free(pages, "test")
 
 
@@ -330,7 +334,7 @@ class Search:
 
     def __init__(self, world: World, chunks: list[Chunk]) -> None:
         self.world, self.chunks, self.request = world, chunks, chunks[0].request
-        self.tables = [copied(one.pages) for chunk in chunks for one in chunk.lanes()]
+        self.tables = [copied(one.page_tables) for chunk in chunks for one in chunk.lanes()]
         job = world.state.jobs[self.request.id]
         assert len(self.tables) == self.request.beam == len(job.sequences) + len(job.spares)
         texts = [s.tokens[len(self.request.prompt) :] for s in job.sequences]
@@ -361,7 +365,7 @@ class Search:
 
     def longer(self, root: int, lane: int, new: list[int]) -> Chunk:
         chunk = self.chunks[root]
-        return replace(chunk, pages=self.tables[lane], tokens=[*chunk.tokens, *new])
+        return replace(chunk, page_tables=self.tables[lane], tokens=[*chunk.tokens, *new])
 
     def fork(self, children: list[tuple[int, int, int]]) -> None:
         free = set(range(self.request.beam)) - {self.beams[parent][2] for _, parent, _ in children}
@@ -387,7 +391,9 @@ def copied(pages: list[array[int]]) -> list[array[int]]:
     return [table[:] for table in pages]
 
 
-def random_request(rng: random.Random, number: int, layout: Layout, families: list[list[int]]):
+def random_request(
+    rng: random.Random, number: int, layout: KVCacheLayout, families: list[list[int]]
+):
     """Prompts with shared beginnings, of lengths around page borders."""
     if rng.random() < 0.05:
         return Request(
@@ -402,7 +408,7 @@ def random_request(rng: random.Random, number: int, layout: Layout, families: li
     if rng.random() < 0.5:
         prompt = prompt + rng.choices(range(5), k=rng.randint(1, 6))
     source = None
-    if layout.cross:
+    if layout.cross_groups:
         source = tuple(families[rng.randrange(len(families))][: rng.randint(1, 12)])
     kind = rng.choice(["plain", "plain", "plain", "samples", "beams"])
     return Request(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.look.cross_attention import cross_attention
 from weft.models.build import build_model
 from weft.models.config import ModelConfig

@@ -39,7 +39,7 @@ def test_a_seed_fixes_every_weight_and_leaves_the_global_state_alone() -> None:
 
 def test_the_first_output_is_neither_silent_nor_loud() -> None:
     """Fresh weights give logits of about unit size: the loss begins near log(vocabulary)."""
-    from weft.core.batch import ForwardBatch
+    from weft.core.forward_batch import ForwardBatch
 
     for placement in ("before", "after"):
         config = ModelConfig(

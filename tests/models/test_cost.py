@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from weft.cache.contiguous import ContiguousCache
-from weft.core.batch import ForwardBatch
+from weft.cache.contiguous_cache import ContiguousCache
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.models.cost import compare_heads, cost_of

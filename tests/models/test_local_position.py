@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tests.engine.asking import generate
-from weft.cache.contiguous import ContiguousCache
-from weft.core.batch import ForwardBatch
+from weft.cache.contiguous_cache import ContiguousCache
 from weft.core.errors import ConfigError
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
 from weft.nn.attention.settings import warn_once

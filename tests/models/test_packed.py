@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.contracts.settings import configs
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
 from weft.models.encoder import Encoder

@@ -18,7 +18,7 @@ from weft.native.structs import PackedStruct
 
 ANSWERS = """
 import torch
-from weft.core.kv import PagedView, PageLayout
+from weft.core.kv_spec import PagedView, PageLayout
 from weft.nn.attention.kernels.paged import paged_attention
 from weft.nn.linear import Linear, pack_model
 from weft.native.library import native

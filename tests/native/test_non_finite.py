@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.core.kv import PagedView, PageLayout
+from weft.core.kv_spec import PagedView, PageLayout
 from weft.native.activation import ACTIVATIONS, activate
 from weft.native.best import log_sums
 from weft.native.library import native

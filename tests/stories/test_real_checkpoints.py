@@ -121,7 +121,7 @@ def test_smollm2_survives_every_format(smollm2, tmp_path: Path) -> None:
         assert tokenizer(prompt).input_ids == ids == again.prompt_ids(prompt)
         with torch.no_grad():
             expected = theirs(torch.tensor([ids])).logits
-            from weft.core.batch import ForwardBatch
+            from weft.core.forward_batch import ForwardBatch
 
             got = smollm2.model(ForwardBatch(torch.tensor([ids])))
         torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)

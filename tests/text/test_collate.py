@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.text.collate import collate, collate_samples
 from weft.text.samples import IGNORE, PackedSamples
 

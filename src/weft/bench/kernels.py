@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.core.kv import PagedView, PageLayout
+from weft.core.kv_spec import PagedView, PageLayout
 from weft.core.quantized import BITS, GROUP, Kind
 from weft.native.library import native
 from weft.native.packed import PackedWeight

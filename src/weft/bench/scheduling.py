@@ -18,9 +18,9 @@ from typing import Any
 
 from weft.bench.peers.systems import WEFT, WITHOUT_CACHE
 from weft.cache import PREFIX_CACHES
-from weft.cache.layout import Layout, Stripe
-from weft.cache.memory import Memory
-from weft.cache.pages import PagePool
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
+from weft.cache.page_pool import PagePool
 from weft.engine.schedule.audit import row_share
 from weft.engine.schedule.plan import Grown
 from weft.engine.schedule.request import Request
@@ -39,9 +39,9 @@ class DryRun:
     def __init__(self, seed: int, prefix: str = "radix", max_running: int = 256) -> None:
         self.rng = random.Random(seed)
         pool = PagePool(NUM_PAGES, PAGE_SIZE)
-        memory = Memory(Layout((Stripe((0,)),)), pool, PREFIX_CACHES[prefix])
+        kv_cache = KVCacheManager(KVCacheLayout((KVCacheGroup((0,)),)), pool, PREFIX_CACHES[prefix])
         config = SchedulerConfig(max_running=max_running, max_len=8192)
-        self.scheduler = Scheduler(config, memory)
+        self.scheduler = Scheduler(config, kv_cache)
         self.requests: list[Request] = []
         self.plan_seconds = self.commit_seconds = 0.0
 

@@ -1,26 +1,26 @@
-"""Caches: they store the rows that attention layers declare (core/kv.py) and know nothing else
-about them. Pages are numbers here; only contiguous.py and the engine's runner hold tensors.
+"""KV caches: they store the rows that attention layers declare (core/kv_spec.py).
 
-contiguous  the plain cache: one tensor a layer
-layout      layers -> stripes, which have page tables of their own
-pages       PagePool: reference counts of all pages
-tables      Tables: the pages of one sequence; fork, copy on write, windows
-prefix      the contract of prefix caches, and `none`
-radix       a tree of token runs (leaves: its nodes and the queue of victims)
-hashed      chained hashes of blocks
-windows     what window stripes change about prefixes
-sources     whole sources of encoder-decoder requests
-memory      one budget for all of them
-events      every change as a stream, and its replay
-saved       prefixes and sources across a restart
-reading     a sequence read again, its pages left alone
+Pages are integers in this package; only kv_store and contiguous_cache hold tensors.
+
+page_pool         PagePool: page ids with reference counts
+page_tables       PageTables of one sequence: fork, copy-on-write, sliding windows
+kv_groups         layers -> KV cache groups, each with its own page table
+kv_store          KVStore: the tensors of all pages, and KVCache handles for one forward pass
+prefix_cache      the contract of prefix caches, the `none` cache, and helpers for sliding windows
+radix_cache       prefix cache as a radix tree of token runs (RadixAttention)
+hash_cache        prefix cache by chained hashes of pages (vLLM)
+encoder_cache     cross-attention pages of encoded sources
+kv_cache_manager  KVCacheManager: one page budget for the sequences and all caches
+snapshot          contents of the caches, saved and restored across restarts
+events            every page change as an event stream, and its replay
+contiguous_cache  one tensor per layer, without pages: the reference that paging is compared with
 """
 
 from __future__ import annotations
 
-from weft.cache.hashed import HashCache
-from weft.cache.prefix import NoPrefixCache, PrefixCache
-from weft.cache.radix import RadixCache
+from weft.cache.hash_cache import HashCache
+from weft.cache.prefix_cache import NoPrefixCache, PrefixCache
+from weft.cache.radix_cache import RadixCache
 
 __all__ = ["PREFIX_CACHES"]
 

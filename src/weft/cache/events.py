@@ -1,14 +1,13 @@
-"""Every change of the pages as a stream of events, and `replay`: events -> who holds what, and how
-full it is.
+"""Page changes as a stream of events, and `replay`: events -> holders and filled rows of each page.
 
     alloc  a free page gets its first holder      share  one more holder
-    free   a holder lets go                       evict  a cache lets go to make room
+    free   a holder releases the page             evict  a cache releases the page to make space
     copy   `page` was filled from page `detail`   write  its first `detail` rows are filled
 
-Holders are named: a sequence's table by its owner, the caches "prefix" and "sources". Nobody
-listening costs one comparison a call. What beams copy while a plan has several passes is told as
-written, behind the last of them. Differs from the logs of other engines: the stream is complete, so
-that replaying it gives the pool's own counts (a test does it after every step).
+Holders are named: a sequence's page tables by their owner, the caches "prefix" and "sources".
+Without a listener an event costs one comparison. Copies between beams inside a multi-step plan are
+reported as writes after its last step. Unlike the logs of other engines the stream is complete:
+replaying it gives the reference counts of the pool (a test does so after every step).
 """
 
 from __future__ import annotations
@@ -18,28 +17,30 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-Kind = Literal["alloc", "write", "share", "copy", "evict", "free"]
+EventKind = Literal["alloc", "write", "share", "copy", "evict", "free"]
 
 
-class Event(NamedTuple):
-    kind: Kind
+class CacheEvent(NamedTuple):
+    """One change of one page in engine step `step`."""
+
+    kind: EventKind
     step: int
     page: int
     owner: str
     detail: int = 0
 
 
-Listener = Callable[[Event], None]
+EventListener = Callable[[CacheEvent], None]
 
 
 class EventLog:
-    """A listener that keeps the last `limit` events; `num_dropped` older ones are gone."""
+    """A listener that keeps the last `limit` events; `num_dropped` counts the older ones."""
 
     def __init__(self, limit: int | None = 65536) -> None:
-        self.events: deque[Event] = deque(maxlen=limit)
+        self.events: deque[CacheEvent] = deque(maxlen=limit)
         self.num_seen = 0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: CacheEvent) -> None:
         self.events.append(event)
         self.num_seen += 1
 
@@ -49,19 +50,19 @@ class EventLog:
 
 
 @dataclass
-class Replayed:
-    """Who holds each page: {page: {owner: times}}. Free pages are absent."""
+class ReplayedState:
+    """Holders of each page: {page: {owner: references}}. Free pages are absent."""
 
     holders: dict[int, Counter[str]] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
-    """How many leading rows of each held page are filled."""
+    """Number of filled leading rows of each held page."""
 
     @property
     def counts(self) -> dict[int, int]:
         return {page: owners.total() for page, owners in self.holders.items()}
 
-    def apply(self, event: Event) -> None:
-        """One event; a stream that contradicts itself fails here."""
+    def apply(self, event: CacheEvent) -> None:
+        """Apply one event; an AssertionError for a stream that contradicts itself."""
         owners = self.holders.get(event.page)
         if event.kind == "alloc":
             assert owners is None, f"page {event.page} is allocated while {owners} hold it"
@@ -77,9 +78,10 @@ class Replayed:
             assert event.detail in self.rows, f"page {event.page} is a copy of a free one"
             self.rows[event.page] = self.rows[event.detail]
         elif event.kind in ("free", "evict"):
-            self.let_go(event, owners)
+            self.remove_holder(event, owners)
 
-    def let_go(self, event: Event, owners: Counter[str]) -> None:
+    def remove_holder(self, event: CacheEvent, owners: Counter[str]) -> None:
+        """Drop one reference; a page without references is free."""
         assert owners[event.owner] > 0, f"{event.owner} frees page {event.page} held by {owners}"
         owners[event.owner] -= 1
         if not owners[event.owner]:
@@ -88,9 +90,9 @@ class Replayed:
             del self.holders[event.page], self.rows[event.page]
 
 
-def replay(events: Iterable[Event], onto: Replayed | None = None) -> Replayed:
-    """The state behind the events; `onto` goes on from an earlier one."""
-    state = onto or Replayed()
+def replay(events: Iterable[CacheEvent], onto: ReplayedState | None = None) -> ReplayedState:
+    """Return the state after the events; `onto` continues from an earlier state, in place."""
+    state = onto or ReplayedState()
     for event in events:
         state.apply(event)
     return state

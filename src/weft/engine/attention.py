@@ -18,15 +18,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from weft.cache.memory import Memory
-from weft.cache.pages import NULL_PAGE
-from weft.cache.reading import ReadPass
-from weft.cache.sources import Source
-from weft.cache.store import PageStore
-from weft.cache.tables import Column, Tables, blocks_for, first_block
-from weft.cache.windows import readable_blocks
-from weft.core.batch import ForwardBatch
+from weft.cache.encoder_cache import EncodedSource
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_store import KVStore, ReadOnlyKVCache
+from weft.cache.page_pool import NULL_PAGE
+from weft.cache.page_tables import PageIds, PageTables, first_readable_block, num_blocks_for
+from weft.cache.prefix_cache import num_readable_blocks
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.past import Past
 from weft.engine.schedule.request import Request
 from weft.engine.schedule.state import State
@@ -66,10 +65,10 @@ class Trail:
 
     name: str
     tokens: list[int]
-    columns: list[Column]
+    block_pages: list[PageIds]
     num_rows: int
     """Leading tokens whose rows those pages hold."""
-    source: Source | None = None
+    source: EncodedSource | None = None
     num_again: int = 0
     """Tokens behind them, and behind those of one page, that are run again without complaint."""
 
@@ -86,13 +85,13 @@ class Trail:
             )
         if all(self.has_window(i, end, page_size, window) for i, window in enumerate(windows)):
             return end
-        whole = self.columns[: end // page_size]
-        return readable_blocks(whole, windows, page_size) * page_size
+        whole = self.block_pages[: end // page_size]
+        return num_readable_blocks(whole, windows, page_size) * page_size
 
-    def has_window(self, stripe: int, end: int, page_size: int, window: int | None) -> bool:
+    def has_window(self, group: int, end: int, page_size: int, window: int | None) -> bool:
         """Whether all that a query at slot `end` reads of a stripe is there."""
-        blocks = range(first_block(end, window, page_size), blocks_for(end, page_size))
-        return all(self.columns[block][stripe] != NULL_PAGE for block in blocks)
+        blocks = range(first_readable_block(end, window, page_size), num_blocks_for(end, page_size))
+        return all(self.block_pages[block][group] != NULL_PAGE for block in blocks)
 
 
 def find_trail(state: State, past: Past, name: str, sample: int) -> Trail:
@@ -101,12 +100,12 @@ def find_trail(state: State, past: Past, name: str, sample: int) -> Trail:
     running = {} if job is None or job.request.is_embedding else {s.index: s for s in job.sequences}
     if job is not None and sample in running:
         one = running[sample]
-        return make_trail(state.memory, job.request, one.tokens, one.tables, one.num_computed)
+        return make_trail(state.kv_cache, job.request, one.tokens, one.tables, one.num_computed)
     if sample in ended:
         request = past[name].request
         # of several beams, what was written by the last plan is not kept
         again = state.config.passes if request.beam > 1 else 0
-        return replace(make_trail(state.memory, request, ended[sample]), num_again=again)
+        return replace(make_trail(state.kv_cache, request, ended[sample]), num_again=again)
     if running or ended:
         known = sorted({*running, *ended})
         raise UsageError(f"request {name} has no sample {sample}: it has {known}. Use one of them.")
@@ -117,34 +116,36 @@ def find_trail(state: State, past: Past, name: str, sample: int) -> Trail:
 
 
 def make_trail(
-    memory: Memory,
+    kv_cache: KVCacheManager,
     request: Request,
     tokens: list[int],
-    tables: Tables | None = None,
+    tables: PageTables | None = None,
     num_computed: int = 0,
 ) -> Trail:
     """What tables hold, and behind the windows what the prefix cache has; without tables, what the
     prefix cache has."""
-    columns = [list(column) for column in memory.prefix.known(tokens, request.namespace)]
-    num_rows = len(columns) * memory.pool.page_size
+    block_pages = [
+        list(page_ids) for page_ids in kv_cache.prefix_cache.lookup(tokens, request.namespace)
+    ]
+    num_rows = len(block_pages) * kv_cache.pool.page_size
     if tables is not None:
         num_rows = num_computed
-        own = [tables.column(block) for block in range(tables.num_blocks)]
-        columns = [filled(column, columns, block) for block, column in enumerate(own)]
-    return Trail(request.id, tokens, columns, num_rows, find_source(memory, request))
+        own = [tables.page_ids(block) for block in range(tables.num_blocks)]
+        block_pages = [filled(page_ids, block_pages, block) for block, page_ids in enumerate(own)]
+    return Trail(request.id, tokens, block_pages, num_rows, find_source(kv_cache, request))
 
 
-def filled(column: Column, cached: list[Column], block: int) -> Column:
+def filled(page_ids: PageIds, cached: list[PageIds], block: int) -> PageIds:
     """A column whose missing pages are those of the cache, as far as it has them."""
     if block >= len(cached):
-        return column
-    return [page or other for page, other in zip(column, cached[block], strict=True)]
+        return page_ids
+    return [page or other for page, other in zip(page_ids, cached[block], strict=True)]
 
 
-def find_source(memory: Memory, request: Request) -> Source | None:
+def find_source(kv_cache: KVCacheManager, request: Request) -> EncodedSource | None:
     if request.source is None or request.source_key is None:
         return None
-    source = memory.sources.find(request.source_key)
+    source = kv_cache.encoder_cache.find(request.source_key)
     if source is None or not source.is_written:
         raise UsageError(
             f"request {request.id} has rows of 0 of the {len(request.source)} tokens of its source "
@@ -164,12 +165,17 @@ def check_place(what: str, value: int, number: int, where: str) -> None:
 
 @torch.inference_mode()
 def attention_rows(
-    stack: Stack, store: PageStore, memory: Memory, trail: Trail, query: int, layers: list[int]
+    stack: Stack,
+    store: KVStore,
+    kv_cache: KVCacheManager,
+    trail: Trail,
+    query: int,
+    layers: list[int],
 ) -> AttentionRows:
     """Run the token at `query` again, and catch what it looks at in some layers."""
     check_place("position", query, len(trail.tokens), f"request {trail.name}")
-    start = trail.start(query, memory.windows, memory.pool.page_size)
-    cache = ReadPass(store, trail.columns, start, trail.source)
+    start = trail.start(query, kv_cache.windows, kv_cache.pool.page_size)
+    cache = ReadOnlyKVCache(store, trail.block_pages, start, trail.source)
     if start < query:
         run(stack, trail.tokens[start:query], cache)
     blocks = [stack.layers[layer] for layer in layers]
@@ -185,7 +191,7 @@ def attention_rows(
     )
 
 
-def run(stack: Stack, tokens: list[int], cache: ReadPass) -> None:
+def run(stack: Stack, tokens: list[int], cache: ReadOnlyKVCache) -> None:
     stack(ForwardBatch(torch.tensor([tokens], device=cache.store.device), cache=cache))
     cache.advance(len(tokens))
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.cache.store import PageStore
-from weft.cache.tables import Copy
+from weft.cache.kv_store import KVStore
+from weft.cache.page_tables import PageCopy
 from weft.native.library import native
 
 
-def copy_pages(store: PageStore, copies: Sequence[Copy] | Any) -> None:
+def copy_pages(store: KVStore, copies: Sequence[PageCopy] | Any) -> None:
     """What a fork is about to write into becomes its own. `copies`: also an array of such rows."""
     library, triples = native(), np.ascontiguousarray(copies, dtype=np.int64)
     if library is None or store.device.type != "cpu":

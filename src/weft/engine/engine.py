@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.cache.events import Listener
+from weft.cache.events import EventListener
 from weft.core.errors import UsageError
 from weft.engine.attention import (
     AttentionRow,
@@ -69,10 +69,10 @@ class Engine:
         first = next(model.parameters())
         if first.device.type == "cpu" and first.dtype == torch.float32:
             pack_model(model)
-        self.memory, store = make_memory(model, self.config)
-        self.runner = Runner(model, self.memory.layout, store)
+        self.kv_cache, store = make_memory(model, self.config)
+        self.runner = Runner(model, self.kv_cache.layout, store)
         settings = self.config.scheduler(model.config.max_len, self.runner.packs_sequences)
-        self.scheduler = Scheduler(settings, self.memory)
+        self.scheduler = Scheduler(settings, self.kv_cache)
         self.names = count()
         self.lines: dict[str, dict[int, Line]] = {}
         self.beams: dict[str, Beams] = {}
@@ -230,26 +230,26 @@ class Engine:
     def look(self, name: str, query: int, sample: int, layers: list[int]) -> AttentionRows:
         trail = find_trail(self.scheduler.state, self.past, name, sample)
         store = self.runner.need_store()
-        return attention_rows(self.runner.stack, store, self.memory, trail, query, layers)
+        return attention_rows(self.runner.stack, store, self.kv_cache, trail, query, layers)
 
     def statistics(self) -> EngineStatistics:
         """Hits, pages and counts so far, with the best possible hit rate beside the real one."""
         return engine_statistics(self.scheduler.state)
 
-    def listen(self, listener: Listener | None) -> None:
+    def listen(self, listener: EventListener | None) -> None:
         """Hear of every change of the pages from now on (cache/events.py); None: no more."""
-        self.memory.pool.listener = listener
+        self.kv_cache.pool.listener = listener
 
     def save_cache(self, path: str | Path) -> Carried:
         """Write what the caches hold into a file, for the next start."""
-        return save_cache(Path(path), self.cache_key, self.memory, self.runner.need_store())
+        return save_cache(Path(path), self.cache_key, self.kv_cache, self.runner.need_store())
 
     def load_cache(self, path: str | Path) -> Carried:
         """Begin with what an engine of the same model and settings has saved; as much as fits, used
         last before used first. A DataError, and still an empty cache, for any other file."""
-        return load_cache(Path(path), self.cache_key, self.memory, self.runner.need_store())
+        return load_cache(Path(path), self.cache_key, self.kv_cache, self.runner.need_store())
 
     @cached_property
     def cache_key(self) -> dict[str, str]:
         """What rows depend on; made when first needed, as it reads all weights."""
-        return cache_key(self.model, self.memory.layout, self.runner.need_store())
+        return cache_key(self.model, self.kv_cache.layout, self.runner.need_store())

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from weft.cache.store import PagedPass, PageStore
-from weft.core.batch import ForwardBatch
+from weft.cache.kv_store import KVStore, PagedKVCache
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.chances import Found
 from weft.engine.lanes import Lanes
 from weft.models.decoder import Decoder
@@ -25,19 +25,19 @@ CPU = torch.device("cpu")
 class Further:
     """For the lanes of one plan, as far as its last pass."""
 
-    def __init__(self, next_ids: NextIds, store: PageStore) -> None:
+    def __init__(self, next_ids: NextIds, store: KVStore) -> None:
         self.next_ids, self.store = next_ids, store
 
     @classmethod
     def of(
-        cls, model: Decoder | EncoderDecoder, lanes: Lanes, store: PageStore, num_passes: int
+        cls, model: Decoder | EncoderDecoder, lanes: Lanes, store: KVStore, num_passes: int
     ) -> Further | None:
         """`lanes`: all of them."""
         if store.device != CPU:
             return None
         ids_1N = lanes.packed.ids_1N
         last_1N = torch.full_like(ids_1N, int(lanes.packed.ends.max()) + num_passes - 2)
-        batch = ForwardBatch(ids_1N, placed_BT=last_1N, cache=lanes.paged(store, CPU))
+        batch = ForwardBatch(ids_1N, position_ids_BT=last_1N, cache=lanes.paged(store, CPU))
         next_ids = NextIds.of(model.decoder, model.head, batch)
         return None if next_ids is None else cls(next_ids, store)
 
@@ -54,6 +54,6 @@ class Further:
         """These lanes go on until each has ended or come to its limit."""
         self.next_ids.write(struct, self.cache(lanes), banned)
 
-    def cache(self, lanes: Lanes) -> PagedPass:
+    def cache(self, lanes: Lanes) -> PagedKVCache:
         """Where they have their keys; the library finds the slots of new ones by itself."""
-        return PagedPass(self.store, lanes.layouts(CPU), {})
+        return PagedKVCache(self.store, lanes.layouts(CPU), {})

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.cache.layout import Layout
-from weft.cache.store import PagedPass, PageStore
-from weft.core.kv import PageLayout
+from weft.cache.kv_groups import KVCacheLayout
+from weft.cache.kv_store import KVStore, PagedKVCache
+from weft.core.kv_spec import PageLayout
 from weft.engine.pack import Packed, written_out
 from weft.engine.schedule.plan import Chunk
 
@@ -46,17 +46,17 @@ class Lanes:
     """The slot at which each began in the first pass."""
 
     @classmethod
-    def of(cls, chunks: Sequence[Chunk], layout: Layout) -> Lanes:
+    def of(cls, chunks: Sequence[Chunk], layout: KVCacheLayout) -> Lanes:
         packed = Packed.of([chunk.tokens for chunk in chunks], [chunk.start for chunk in chunks])
-        stripes = range(len(layout.own))
-        tables = [written_out([chunk.pages[stripe] for chunk in chunks]) for stripe in stripes]
-        if not layout.cross:
+        groups = range(len(layout.self_groups))
+        tables = [written_out([chunk.page_tables[group] for chunk in chunks]) for group in groups]
+        if not layout.cross_groups:
             return cls(packed, tables, [], None, packed.starts)
         sources = [chunk.source for chunk in chunks if chunk.source is not None]
         assert len(sources) == len(chunks), "a sequence without the source that its model reads"
         of_sources = [
-            written_out([source.pages[index] for source in sources])
-            for index in range(len(layout.cross))
+            written_out([source.page_tables[index] for source in sources])
+            for index in range(len(layout.cross_groups))
         ]
         lengths = np.array([source.num_tokens for source in sources], dtype=np.int32)
         return cls(packed, tables, of_sources, lengths, packed.starts)
@@ -99,13 +99,13 @@ class Lanes:
                 table_BP[lane_N] = np.where(is_front_NP, table_BP[origin_N], table_BP[lane_N])
         return np.concatenate(copies)
 
-    def paged(self, store: PageStore, device: torch.device) -> PagedPass:
+    def paged(self, store: KVStore, device: torch.device) -> PagedKVCache:
         """Layouts and slots of all stripes, for this pass."""
         slots = {
-            stripe: self.packed.slots(table_BP, store.page_size, device)
-            for stripe, table_BP in enumerate(self.tables)
+            group: self.packed.slots(table_BP, store.page_size, device)
+            for group, table_BP in enumerate(self.tables)
         }
-        return PagedPass(store, self.layouts(device), slots)
+        return PagedKVCache(store, self.layouts(device), slots)
 
     def layouts(self, device: torch.device) -> dict[int, PageLayout]:
         """Where the keys of all stripes lie."""

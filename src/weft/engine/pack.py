@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.core.kv import PageLayout
+from weft.core.kv_spec import PageLayout
 
 Tables = Sequence["array[int]"]
 

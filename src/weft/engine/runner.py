@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.cache.layout import Layout
-from weft.cache.store import GatheredPass, PagedPass, PageStore, ScratchPass
-from weft.core.batch import ForwardBatch
+from weft.cache.kv_groups import KVCacheLayout
+from weft.cache.kv_store import GatheredKVCache, KVStore, PagedKVCache, ScratchKVCache
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.chances import Chances, ComingChances
 from weft.engine.copying import copy_pages
 from weft.engine.further import Further
@@ -69,7 +69,7 @@ class Results:
 class Runner:
     """Executes plans on one model."""
 
-    def __init__(self, model: Model, layout: Layout, store: PageStore | None) -> None:
+    def __init__(self, model: Model, layout: KVCacheLayout, store: KVStore | None) -> None:
         self.model, self.page_layout, self.store = model, layout, store
         self.device = next(model.parameters()).device
 
@@ -104,24 +104,24 @@ class Runner:
         table_BP = written_out(consecutive([len(text) for text in texts], SCRATCH_ROWS))
         layout = packed.layout(table_BP, self.device)
         slots_N = packed.slots(table_BP, SCRATCH_ROWS, self.device)
-        scratch = ScratchPass(layout, slots_N, SCRATCH_ROWS)
+        scratch = ScratchKVCache(layout, slots_N, SCRATCH_ROWS)
         return self.reader(self.batch(packed, scratch)), packed
 
     def write_sources(self, sources: Sequence[Encoding]) -> None:
         """Encode sources and put what cross-attention reads of them into their pages."""
         assert self.store is not None, "an encoder-decoder without pages"
         memory_1ND, packed = self.packed_encode([encoding.ids for encoding in sources])
-        first = len(self.page_layout.own)
+        first = len(self.page_layout.self_groups)
         slots = {
             first + index: packed.slots(
-                written_out([encoding.source.pages[index] for encoding in sources]),
+                written_out([encoding.source.page_tables[index] for encoding in sources]),
                 self.store.page_size,
                 self.device,
             )
-            for index in range(len(self.page_layout.cross))
+            for index in range(len(self.page_layout.cross_groups))
         }
         for layer, rows in self.stack.source_rows(memory_1ND):
-            self.store.write(layer, rows, slots[self.store.places[layer][0]])
+            self.store.write(layer, rows, slots[self.store.layer_locations[layer][0]])
 
     def decode(self, chunks: Sequence[Chunk], results: Results) -> None:
         """One pass over all chunks; chances where a token is chosen."""
@@ -175,16 +175,16 @@ class Runner:
         assert self.store is not None, "a decoder without pages"
         lanes = Lanes.of([chunk], self.page_layout)
         paged = self.paged_pass(lanes)
-        cache = GatheredPass(self.store, paged.layouts, paged.slots, chunk.start)
+        cache = GatheredKVCache(self.store, paged.layouts, paged.slots, chunk.start)
         return self.stack(ForwardBatch(lanes.packed.ids_1N.to(self.device), cache=cache))
 
-    def paged_pass(self, lanes: Lanes) -> PagedPass:
+    def paged_pass(self, lanes: Lanes) -> PagedKVCache:
         assert self.store is not None, "a decoder without pages"
         return lanes.paged(self.store, self.device)
 
-    def batch(self, packed: Packed, cache: PagedPass | ScratchPass) -> ForwardBatch:
+    def batch(self, packed: Packed, cache: PagedKVCache | ScratchKVCache) -> ForwardBatch:
         ids_1N, placed_1N = packed.ids_1N.to(self.device), packed.placed_1N.to(self.device)
-        return ForwardBatch(ids_1N, placed_BT=placed_1N, cache=cache)
+        return ForwardBatch(ids_1N, position_ids_BT=placed_1N, cache=cache)
 
     @torch.inference_mode()
     def foreseen(self, x_TD: Tensor, targets: Sequence[int]) -> list[float]:
@@ -197,7 +197,7 @@ class Runner:
             found += logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0].tolist()
         return found
 
-    def need_store(self) -> PageStore:
+    def need_store(self) -> KVStore:
         """The pages; an error for a model that has none."""
         if self.store is None:
             raise UsageError(

@@ -23,11 +23,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from weft.cache.layout import Layout
-from weft.cache.memory import Memory
-from weft.cache.prefix import Exported, NoPrefixCache
-from weft.cache.saved import Contents, SavedSource, contents_of, restore
-from weft.cache.store import PageStore
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_groups import KVCacheLayout
+from weft.cache.kv_store import KVStore
+from weft.cache.prefix_cache import CachedRun, NoPrefixCache
+from weft.cache.snapshot import CacheSnapshot, SavedSource, restore, take_snapshot
 from weft.checkpoint.atomic import new_file
 from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
@@ -61,10 +61,10 @@ class Carried:
         )
 
 
-def cache_key(model: Model, layout: Layout, store: PageStore) -> dict[str, str]:
+def cache_key(model: Model, layout: KVCacheLayout, store: KVStore) -> dict[str, str]:
     """What must be the same for rows to be read again, each part in words."""
     shapes = {name: list(rows.shape[2:]) for name, rows in store.rows[0].items()}
-    stripes = [list(asdict(stripe).values()) for stripe in layout.stripes]
+    groups = [list(asdict(group).values()) for group in layout.groups]
     kernels = "torch's kernels" if native() is None else library_path().stem
     return {
         "format": str(FORMAT),
@@ -72,7 +72,7 @@ def cache_key(model: Model, layout: Layout, store: PageStore) -> dict[str, str]:
         "dtype": str(store.dtype),
         "activations": "int8" if rounds_inputs(model) else "float32",
         "page_size": str(store.page_size),
-        "layout": json.dumps([shapes, stripes]),
+        "layout": json.dumps([shapes, groups]),
         # another processor or version rounds differently: answers would change in their last bits
         "arithmetic": f"{store.device.type}, torch {torch.__version__}, {kernels}",
     }
@@ -102,13 +102,13 @@ def content(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
-def save_cache(path: Path, key: Key, memory: Memory, store: PageStore) -> Carried:
+def save_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -> Carried:
     """Write all that the caches hold, or leave the file as it was."""
-    held = contents_of(memory)
+    held = take_snapshot(kv_cache)
     pages = held.pages
     tensors = {
         f"{place}.{name}": rows.cpu().contiguous()
-        for place, part in enumerate(store.pages(pages))
+        for place, part in enumerate(store.read_pages(pages))
         for name, rows in part.items()
     }
     tensors[INDEX] = packed_index(held, pages)
@@ -121,10 +121,10 @@ def save_cache(path: Path, key: Key, memory: Memory, store: PageStore) -> Carrie
             save_file(tensors, temporary, metadata=metadata)
     except (OSError, SafetensorError) as error:
         raise DataError(f"cannot be written ({error}). Name another file.", path) from None
-    return carried(memory, len(pages))
+    return carried(kv_cache, len(pages))
 
 
-def packed_index(held: Contents, pages: list[int]) -> Tensor:
+def packed_index(held: CacheSnapshot, pages: list[int]) -> Tensor:
     """Runs and sources as bytes; page n of the file is its n-th row, counted from 1. Compressed, as
     each run repeats the beginning that it shares with others."""
     numbered = held.renumbered({page: number for number, page in enumerate(pages, 1)})
@@ -132,18 +132,18 @@ def packed_index(held: Contents, pages: list[int]) -> Tensor:
     return torch.frombuffer(bytearray(zlib.compress(text.encode(), level=1)), dtype=torch.uint8)
 
 
-def unpacked_index(index: Tensor) -> Contents:
+def unpacked_index(index: Tensor) -> CacheSnapshot:
     values = json.loads(zlib.decompress(content(index)))
-    return Contents(
-        [Exported(*run) for run in values["runs"]],
+    return CacheSnapshot(
+        [CachedRun(*run) for run in values["runs"]],
         [SavedSource(*source) for source in values["sources"]],
     )
 
 
-def load_cache(path: Path, key: Key, memory: Memory, store: PageStore) -> Carried:
+def load_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -> Carried:
     """Hold what a file holds, as far as the pool has room. A DataError, and nothing changed, for a
     file that is damaged or belongs to another model or other settings."""
-    num_held = memory.pool.num_usable - memory.pool.num_free
+    num_held = kv_cache.pool.num_usable - kv_cache.pool.num_free
     if num_held:
         raise UsageError(
             f"the cache holds {num_held} pages already: a file can only be loaded into an empty "
@@ -151,18 +151,18 @@ def load_cache(path: Path, key: Key, memory: Memory, store: PageStore) -> Carrie
         )
     tensors = read_file(path, key)
     held = unpacked_index(tensors[INDEX])
-    if isinstance(memory.prefix, NoPrefixCache):
-        held = Contents([], held.sources)
+    if isinstance(kv_cache.prefix_cache, NoPrefixCache):
+        held = CacheSnapshot([], held.sources)
     pages = held.pages
-    moved = restore(memory, held)
+    moved = restore(kv_cache, held)
     saved = [page for page in pages if page in moved]
     rows = torch.tensor([page - 1 for page in saved], dtype=torch.long)
     places = [
         {name: tensors[f"{place}.{name}"][rows] for name in part}
         for place, part in enumerate(store.rows)
     ]
-    store.restore([moved[page] for page in saved], places)
-    return carried(memory, len(moved), len(pages) - len(moved))
+    store.write_pages([moved[page] for page in saved], places)
+    return carried(kv_cache, len(moved), len(pages) - len(moved))
 
 
 def read_file(path: Path, key: Key) -> dict[str, Tensor]:
@@ -207,11 +207,11 @@ def damaged(path: Path, reason: str) -> DataError:
     )
 
 
-def carried(memory: Memory, num_pages: int, num_left_out: int = 0) -> Carried:
-    num_blocks = sum(1 for _ in memory.prefix.columns())
+def carried(kv_cache: KVCacheManager, num_pages: int, num_left_out: int = 0) -> Carried:
+    num_blocks = sum(1 for _ in kv_cache.prefix_cache.block_pages())
     return Carried(
         num_pages,
-        num_blocks * memory.pool.page_size,
-        len(memory.sources.sources),
+        num_blocks * kv_cache.pool.page_size,
+        len(kv_cache.encoder_cache.sources),
         num_left_out,
     )

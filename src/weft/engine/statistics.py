@@ -58,7 +58,7 @@ class EngineStatistics:
 
 
 def engine_statistics(state: State) -> EngineStatistics:
-    counts, pool, log = state.statistics, state.memory.pool, state.statistics.log
+    counts, pool, log = state.statistics, state.kv_cache.pool, state.statistics.log
     best = best_hits(log.prompts, pool.page_size)
     return EngineStatistics(
         requests=counts.admitted,
@@ -77,11 +77,11 @@ def engine_statistics(state: State) -> EngineStatistics:
         draft_tokens=counts.draft_tokens,
         accepted_tokens=counts.accepted_tokens,
         pages=pool.num_usable,
-        pages_in_use=pool.num_usable - pool.num_free - pool.num_idle,
-        pages_cached=pool.num_idle,
+        pages_in_use=pool.num_usable - pool.num_free - pool.num_evictable,
+        pages_cached=pool.num_evictable,
         row_share=row_share(state),
         preemptions=counts.preempted,
-        evictions=state.memory.num_evicted,
+        evictions=state.kv_cache.num_evicted,
     )
 
 

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention import recorded
 from weft.models.build import Model
 from weft.models.encoder_decoder import EncoderDecoder

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention import recorded
 from weft.look.cross_attention import labels
 from weft.models.build import Model

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
-from weft.core.kv import KVSpec
+from weft.core.forward_batch import ForwardBatch
+from weft.core.kv_spec import KVSpec
 from weft.models.config import ModelConfig
 from weft.models.stack import Stack
 from weft.nn.head import Head

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.stack import Stack
 from weft.native.structs import (
     GreedyStruct,

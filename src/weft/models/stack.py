@@ -14,9 +14,9 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from weft.core.batch import ForwardBatch
 from weft.core.errors import UsageError
-from weft.core.kv import KVSpec, Rows
+from weft.core.forward_batch import ForwardBatch
+from weft.core.kv_spec import KVRows, KVSpec
 from weft.models.config import ModelConfig
 from weft.models.visibility import memory_mask, self_mask
 from weft.nn.attention.layer import Pass, Place
@@ -100,7 +100,7 @@ class Stack(nn.Module):
             x_BTD = block(x_BTD, given if block.attention.is_full else local)
         return self.norm(x_BTD)
 
-    def source_rows(self, memory_BSD: Tensor) -> Iterator[tuple[int, Rows]]:
+    def source_rows(self, memory_BSD: Tensor) -> Iterator[tuple[int, KVRows]]:
         """What cross-attention keeps of a source: the number of each layer's KVSpec, and rows."""
         positions_1S = torch.arange(memory_BSD.shape[1], device=memory_BSD.device)[None]
         length = memory_BSD.shape[1]
@@ -117,7 +117,9 @@ class Stack(nn.Module):
     def prepare(self, batch: ForwardBatch) -> Pass:
         """What all layers share in this pass, made once."""
         T, start = batch.ids_BT.shape[1], batch.start
-        is_row = batch.placed_BT is None  # a packed row has many sequences, each checked before
+        is_row = (
+            batch.position_ids_BT is None
+        )  # a packed row has many sequences, each checked before
         if is_row and isinstance(start, int) and start + T > self.config.max_len:
             raise UsageError(
                 f"the sequence has {start + T} tokens but the model's max_len is "

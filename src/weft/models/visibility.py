@@ -12,7 +12,7 @@ from operator import and_
 
 import torch
 
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.nn.attention.base import Mask
 from weft.nn.attention.masks import (
     Blocks,

@@ -57,7 +57,7 @@ class Calls:
                 groups[key] = len(groups)
                 members.append((own, cross))
             struct.layer, struct.group = ctypes.addressof(layer), groups[key]
-            rows, _ = cache.target(own.place.slot, own.spec)
+            rows, _ = cache.write_slots(own.place.slot, own.spec)
             struct.k, struct.v = rows["k"].data_ptr(), rows["v"].data_ptr()
             if cross is not None:
                 rows = source_of(cache, cross)
@@ -108,7 +108,7 @@ class Compiled:
         """All that the library is told of these blocks in a pass of `rows` tokens; None where
         modules have to do some of it."""
         library = native()
-        if library is None or not hasattr(passes[0].cache, "target"):
+        if library is None or not hasattr(passes[0].cache, "write_slots"):
             return None
         read = self.read
         if read is None or not read.watch.is_same(blocks):

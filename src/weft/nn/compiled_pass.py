@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.core.kv import PageLayout, Rows
+from weft.core.kv_spec import KVRows, PageLayout
 from weft.native.structs import (
     HeadsStruct,
     LayerPassStruct,
@@ -96,7 +96,7 @@ class CompiledPass:
         key = id(layout), id(source_layout), size.room
         struct = self.structs.get(key)
         if struct is None:
-            rows, slots_N = cache.target(own.place.slot, own.spec)
+            rows, slots_N = cache.write_slots(own.place.slot, own.spec)
             struct = self.structs[key] = self.make(size, slots_N)
             self.describe(struct.own, layout, rows, own, self.reaches[0])
             if cross is not None:
@@ -129,7 +129,7 @@ class CompiledPass:
         self,
         call: PagedStruct,
         layout: PageLayout,
-        rows: Rows,
+        rows: KVRows,
         layer: Attention,
         reach: Reach | None,
     ) -> None:
@@ -175,9 +175,9 @@ def layouts_of(
     return cache.layout(own.place.slot), source
 
 
-def source_of(cache: Any, cross: Attention) -> Rows:
+def source_of(cache: Any, cross: Attention) -> KVRows:
     """The rows of all sources."""
-    rows: Rows = cache.source(cross.place.slot, nothing)
+    rows: KVRows = cache.source(cross.place.slot, nothing)
     return rows
 
 

@@ -12,8 +12,8 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.batch import ForwardBatch
 from weft.core.config import Config
+from weft.core.forward_batch import ForwardBatch
 from weft.native.structs import NormStruct, WordsStruct
 from weft.nn.dropout import Dropout
 from weft.nn.linear import Table

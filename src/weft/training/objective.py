@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
 from weft.models.encoder import Encoder
 from weft.models.encoder_decoder import EncoderDecoder

@@ -19,7 +19,7 @@ from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.state import split_state
 from weft.checkpoint.tensor_source import InMemorySource, build_from_source
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
 
 transformers.utils.logging.disable_progress_bar()

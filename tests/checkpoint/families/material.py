@@ -16,7 +16,7 @@ from weft.checkpoint.families.export_check import config_differences, export_con
 from weft.checkpoint.state import split_state
 from weft.checkpoint.tensor_source import InMemorySource, build_from_source
 from weft.checkpoint.weight_rules import names_in_file
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
 from weft.models.config import ModelConfig
 

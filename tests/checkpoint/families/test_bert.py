@@ -15,8 +15,8 @@ from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.bert import FAMILY
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.huggingface import build_hf, open_folder
-from weft.core.batch import ForwardBatch
 from weft.core.errors import ConfigError, DataError, UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.models.encoder import Encoder

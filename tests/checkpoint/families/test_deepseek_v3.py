@@ -14,8 +14,8 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, PreTrainedMode
 from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.deepseek_v3 import FAMILY
 from weft.checkpoint.tensor_source import InMemorySource, build_from_source
-from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError
+from weft.core.forward_batch import ForwardBatch
 
 from .material import PLACE, assert_both_spellings_are_read_alike, both_ways, shake
 from .test_deepseek_v2 import HUB as HUB_V2

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-from weft.cache.contiguous import ContiguousCache
+from weft.cache.contiguous_cache import ContiguousCache
 from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.gemma3 import FAMILY
-from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError, UsageError
+from weft.core.forward_batch import ForwardBatch
 
 from .material import PLACE, assert_both_spellings_are_read_alike, both_ways, shake
 

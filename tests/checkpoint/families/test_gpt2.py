@@ -14,8 +14,8 @@ from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.gpt2 import FAMILY
 from weft.checkpoint.tensor_source import InMemorySource, build_from_source
-from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError, UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.models.config import ModelConfig
 
 from .material import PLACE, assert_both_spellings_are_read_alike, both_ways, shake

@@ -14,8 +14,8 @@ from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.llama import FAMILY
 from weft.checkpoint.huggingface import open_folder
 from weft.checkpoint.tensor_source import build_from_source
-from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError
+from weft.core.forward_batch import ForwardBatch
 
 from .material import assert_every_tensor_is_used_once, exported, imported, shake
 

@@ -17,8 +17,8 @@ from weft.checkpoint.gguf.dialect import ARCHITECTURES, architecture_for, archit
 from weft.checkpoint.gguf.reader import open_gguf
 from weft.checkpoint.gguf.writer import write_gguf
 from weft.checkpoint.tensor_source import build_from_source
-from weft.core.batch import ForwardBatch
 from weft.core.errors import DataError, UsageError
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
 
 from .tiny import MODELS, VOCAB, original, saved, tokenizer

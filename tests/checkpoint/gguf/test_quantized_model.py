@@ -19,7 +19,7 @@ from weft.checkpoint.formats import convert, load_checkpoint
 from weft.checkpoint.gguf import plan
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.model import save_gguf
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.engine.model import LoadedModel
 from weft.models.build import Model
 from weft.models.encoder_decoder import EncoderDecoder

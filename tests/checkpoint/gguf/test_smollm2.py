@@ -27,7 +27,7 @@ from weft.checkpoint.gguf.tensors import GGUFSource
 from weft.checkpoint.gguf.vocabularies.table import read_tokenizer, write_tokenizer
 from weft.checkpoint.gguf.writer import write_gguf
 from weft.checkpoint.tensor_source import build_from_source
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.nn.linear import pack_model
 from weft.nn.packable import Packable
 from weft.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 

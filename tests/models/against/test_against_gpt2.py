@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 

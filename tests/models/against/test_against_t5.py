@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.core.batch import ForwardBatch
+from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.models.encoder_decoder import EncoderDecoder

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import ConfigError
-from weft.core.kv import DenseView
+from weft.core.kv_spec import DenseView
 from weft.nn.attention.kernels import KERNELS, attend, choose_kernel, flash, tiled
 from weft.nn.attention.kernels import tiles as tiles_module
 from weft.nn.attention.kernels.reference import attention_weights, reference_attention

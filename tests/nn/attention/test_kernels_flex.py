@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weft.core.kv import DenseView
+from weft.core.kv_spec import DenseView
 from weft.nn.attention.kernels.flex import flex_attention, flex_fits
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.masks import Blocks, Causal, Documents, Global, Padding, Window, dilated

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weft.core.kv import DenseView
+from weft.core.kv_spec import DenseView
 from weft.nn.attention.kernels import KERNELS, merge
 from weft.nn.attention.masks import Padding, Window
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.core.kv import DenseView
+from weft.core.kv_spec import DenseView
 from weft.nn.attention.kernels import KERNELS, auto, schedule, tiles
 from weft.nn.attention.kernels.parts import parts_of
 from weft.nn.attention.kernels.schedule import make_schedule, schedule_of

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.errors import UsageError
-from weft.core.kv import DenseView
+from weft.core.kv_spec import DenseView
 from weft.nn.attention.masks import (
     And,
     Blocks,

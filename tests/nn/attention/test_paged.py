@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.core.kv import PagedView, PageLayout
+from weft.core.kv_spec import PagedView, PageLayout
 from weft.nn.attention.kernels import paged
 from weft.nn.attention.kernels.paged import distance_table, paged_attention
 from weft.nn.positions.alibi import AlibiBias, slopes

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from weft.cache.memory import Memory
-from weft.cache.prefix import PrefixCache, Probe
-from weft.cache.tables import Tables, blocks_for
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.page_tables import PageTables, num_blocks_for
+from weft.cache.prefix_cache import PrefixCache, PrefixQuery
 from weft.engine.schedule.limits import window_blocks
 from weft.engine.schedule.request import Job, Sequence, common_length
 from weft.engine.schedule.settings import SchedulerConfig
@@ -30,27 +30,29 @@ class Verdict(Enum):
 class Admission:
     """Gives a job its source and its leader's page tables, or leaves everything as it was."""
 
-    def __init__(self, config: SchedulerConfig, memory: Memory, statistics: Statistics) -> None:
-        self.config, self.memory, self.statistics = config, memory, statistics
-        self.watermark = int(config.watermark * memory.pool.num_usable)
+    def __init__(
+        self, config: SchedulerConfig, kv_cache: KVCacheManager, statistics: Statistics
+    ) -> None:
+        self.config, self.kv_cache, self.statistics = config, kv_cache, statistics
+        self.watermark = int(config.watermark * kv_cache.pool.num_usable)
         self.num_matches = 0
 
     def admit(self, job: Job, step: Step, is_alone: bool) -> Verdict:
         """Try to let a job run from this step on; `is_alone`: nothing else runs."""
-        if not is_alone and self.least_pages(job) + self.watermark > self.memory.room:
+        if not is_alone and self.least_pages(job) + self.watermark > self.kv_cache.num_available:
             return Verdict.FULL
         if not self.find_source(job, step):
             return Verdict.LATER
         self.find_prefix(job)
         needed = self.new_source_pages(job) + self.pages_now(job, step.budget)
-        if not is_alone and needed + self.watermark > self.memory.room:
+        if not is_alone and needed + self.watermark > self.kv_cache.num_available:
             self.undo(job)
             return Verdict.FULL
         self.make_source(job, step)
         self.count(job)
         job.was_admitted = True
         if job.has_followers:
-            attach(job, self.memory)
+            attach(job, self.kv_cache)
         return Verdict.ADMITTED
 
     def find_source(self, job: Job, step: Step) -> bool:
@@ -58,10 +60,10 @@ class Admission:
         step's encoder has no budget for it."""
         if job.source_key is None or job.request.source is None:
             return True
-        job.source = self.memory.sources.find(job.source_key)
+        job.source = self.kv_cache.encoder_cache.find(job.source_key)
         if job.source is None:
             return step.can_encode(len(job.request.source))
-        self.memory.sources.acquire(job.source, job.request.id)
+        self.kv_cache.encoder_cache.acquire(job.source, job.request.id)
         return True
 
     def find_prefix(self, job: Job) -> None:
@@ -71,30 +73,30 @@ class Admission:
         self.num_matches += 1
         if self.config.miss_every and self.num_matches % self.config.miss_every == 0:
             tokens = []
-        begin(job, job.leader, tokens, self.memory)
+        begin(job, job.leader, tokens, self.kv_cache)
 
     def least_pages(self, job: Job) -> int:
         """A quick look before anything is locked: pages that the leader surely needs."""
-        R, num_full = self.memory.pool.page_size, self.memory.windows.count(None)
-        cached = self.memory.prefix.peek(job.probe)
-        return (blocks_for(job.leader.num_prompt, R) - cached // R) * num_full
+        R, num_full = self.kv_cache.pool.page_size, self.kv_cache.windows.count(None)
+        cached = self.kv_cache.prefix_cache.peek(job.prefix_query)
+        return (num_blocks_for(job.leader.num_prompt, R) - cached // R) * num_full
 
     def pages_now(self, job: Job, budget: int) -> int:
         """Pages for all tokens that the job has now, without what is cached."""
-        R, tables = self.memory.pool.page_size, job.leader.tables
+        R, tables = self.kv_cache.pool.page_size, job.leader.tables
         assert tables is not None, f"{job.request.id} has no tables"
         shared = job.common // R
-        tails = sum(blocks_for(len(s.tokens), R) - shared for s in job.sequences)
+        tails = sum(num_blocks_for(len(s.tokens), R) - shared for s in job.sequences)
         blocks = shared - tables.num_blocks + tails
         size = len(job.sequences)
         return sum(
             min(blocks, size * window_blocks(window, budget, R, blocks))
-            for window in self.memory.windows
+            for window in self.kv_cache.windows
         )
 
     def new_source_pages(self, job: Job) -> int:
         is_new = job.source is None and job.request.source is not None
-        return self.memory.sources.num_pages(len(job.request.source or ())) if is_new else 0
+        return self.kv_cache.encoder_cache.num_pages(len(job.request.source or ())) if is_new else 0
 
     def make_source(self, job: Job, step: Step) -> None:
         """Pages for a new source, to be encoded in this step."""
@@ -105,16 +107,16 @@ class Admission:
             if not job.was_admitted:
                 self.statistics.cached_source_tokens += len(ids)
             return
-        pages = self.memory.allocate(self.new_source_pages(job), job.request.id)
+        pages = self.kv_cache.allocate(self.new_source_pages(job), job.request.id)
         assert pages is not None, f"no room for a source of {len(ids)} tokens"
-        job.source = self.memory.sources.add(key, len(ids), pages, job.request.id)
+        job.source = self.kv_cache.encoder_cache.add(key, len(ids), pages, job.request.id)
         step.encode(job.source, ids)
 
     def undo(self, job: Job) -> None:
         """There was no room: the job waits on."""
-        let_go(job.leader, self.memory.prefix)
+        let_go(job.leader, self.kv_cache.prefix_cache)
         if job.source is not None:
-            self.memory.sources.release(job.source, job.request.id)
+            self.kv_cache.encoder_cache.release(job.source, job.request.id)
             job.source = None
 
     def count(self, job: Job) -> None:
@@ -122,34 +124,34 @@ class Admission:
             self.statistics.count(job.request, job.leader.num_computed)
 
 
-def begin(job: Job, sequence: Sequence, tokens: list[int], memory: Memory) -> None:
+def begin(job: Job, sequence: Sequence, tokens: list[int], kv_cache: KVCacheManager) -> None:
     """Give a sequence tables that begin with the cached prefix of `tokens`."""
-    match = memory.prefix.match(tokens, job.namespace)
+    match = kv_cache.prefix_cache.match(tokens, job.namespace)
     sequence.match = match
-    sequence.tables = Tables(memory.pool, memory.windows, job.next_owner())
-    sequence.tables.adopt(match.columns)
-    match.columns = []
+    sequence.tables = PageTables(kv_cache.pool, kv_cache.windows, job.next_owner())
+    sequence.tables.adopt(match.block_pages)
+    match.block_pages = []
     sequence.num_computed = match.length
 
 
-def attach(job: Job, memory: Memory) -> None:
+def attach(job: Job, kv_cache: KVCacheManager) -> None:
     """Once the leader has computed what all have in common, the others fork from it."""
     leader = job.leader
     if leader.num_computed < job.common:
         return
     assert leader.num_computed == job.common, f"{leader.num_computed} computed, not {job.common}"
     for sequence in job.sequences[1:]:
-        fork(job, leader, sequence, memory.prefix)
+        fork(job, leader, sequence, kv_cache.prefix_cache)
     for sequence in job.sequences:
-        look_further(job, sequence, memory)
+        look_further(job, sequence, kv_cache)
 
 
-def look_further(job: Job, sequence: Sequence, memory: Memory) -> None:
+def look_further(job: Job, sequence: Sequence, kv_cache: KVCacheManager) -> None:
     """A sequence that was preempted may find its own pages behind the common ones, too."""
-    probe = Probe(sequence.tokens, job.namespace)
-    if memory.prefix.peek(probe) > sequence.num_computed:
-        let_go(sequence, memory.prefix)
-        begin(job, sequence, sequence.tokens, memory)
+    probe = PrefixQuery(sequence.tokens, job.namespace)
+    if kv_cache.prefix_cache.peek(probe) > sequence.num_computed:
+        let_go(sequence, kv_cache.prefix_cache)
+        begin(job, sequence, sequence.tokens, kv_cache)
 
 
 def fork(job: Job, parent: Sequence, child: Sequence, prefix: PrefixCache) -> None:

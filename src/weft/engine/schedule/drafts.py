@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.cache.memory import Memory
+from weft.cache.kv_cache_manager import KVCacheManager
 from weft.engine.schedule.request import Job, Request, Sequence
 from weft.engine.schedule.step import Wish
 
@@ -19,10 +19,12 @@ Drafts = Callable[[Request, Sequence], list[int]]
 class DraftBudget:
     """What one step can spend on drafts."""
 
-    def __init__(self, drafts: Drafts, num_tokens: int, num_running: int, memory: Memory) -> None:
+    def __init__(
+        self, drafts: Drafts, num_tokens: int, num_running: int, kv_cache: KVCacheManager
+    ) -> None:
         """`num_tokens`: what the budget has left when everybody who decodes has run one."""
         self.drafts, self.num_tokens = drafts, num_tokens // 2
-        self.num_pages = memory.room - num_running * len(memory.windows)
+        self.num_pages = kv_cache.num_available - num_running * len(kv_cache.windows)
 
     def longer(self, job: Job, wish: Wish) -> Wish:
         """The wish with drafts behind it. Branches are chosen token by token: they get none."""
@@ -31,7 +33,7 @@ class DraftBudget:
         if limit < 1 or job.is_branching or tables is None:
             return wish
         longer = wish._replace(drafts=self.drafts(job.request, sequence)[:limit])
-        needed = tables.needs(longer.start, longer.num_slots)
+        needed = tables.num_pages_needed(longer.start, longer.num_slots)
         if needed > self.num_pages:
             return wish
         self.num_pages -= needed

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.cache.layout import Layout
-from weft.cache.memory import Memory
-from weft.cache.tables import blocks_for
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_groups import KVCacheLayout
+from weft.cache.page_tables import num_blocks_for
 from weft.core.errors import UsageError
 from weft.engine.schedule.request import Request
 from weft.engine.schedule.settings import SchedulerConfig
 
 
-def check_request(request: Request, config: SchedulerConfig, memory: Memory) -> None:
+def check_request(request: Request, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
     """Raise a UsageError for a request that could never be served."""
     if not request.prompt:
         raise UsageError("the prompt has 0 tokens: it needs at least 1. Give it some text.")
@@ -22,8 +22,8 @@ def check_request(request: Request, config: SchedulerConfig, memory: Memory) -> 
         return
     check_counts(request, config)
     check_lengths(request, config)
-    check_source(request, config, memory.layout)
-    check_pages(request, config, memory)
+    check_source(request, config, kv_cache.layout)
+    check_pages(request, config, kv_cache)
 
 
 def check_counts(request: Request, config: SchedulerConfig) -> None:
@@ -59,13 +59,13 @@ def check_lengths(request: Request, config: SchedulerConfig) -> None:
         )
 
 
-def check_source(request: Request, config: SchedulerConfig, layout: Layout) -> None:
-    if not layout.own:
+def check_source(request: Request, config: SchedulerConfig, layout: KVCacheLayout) -> None:
+    if not layout.self_groups:
         raise UsageError(
             f"request {request.id} wants {request.max_tokens} tokens, but the model is an encoder "
             "and writes none. Ask for an embedding."
         )
-    if (request.source is None) == bool(layout.cross):
+    if (request.source is None) == bool(layout.cross_groups):
         has, needs = ("no", "one") if request.source is None else ("a", "none")
         raise UsageError(
             f"request {request.id} has {has} source, but the model takes {needs}. A source belongs "
@@ -83,13 +83,13 @@ def check_source_len(what: str, length: int, config: SchedulerConfig) -> None:
         )
 
 
-def check_pages(request: Request, config: SchedulerConfig, memory: Memory) -> None:
-    needed = pages_at_most(request, config.token_budget, memory.windows, memory.pool.page_size)
-    needed += memory.sources.num_pages(len(request.source or ()))
-    if needed > memory.pool.num_usable:
+def check_pages(request: Request, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+    needed = pages_at_most(request, config.token_budget, kv_cache.windows, kv_cache.pool.page_size)
+    needed += kv_cache.encoder_cache.num_pages(len(request.source or ()))
+    if needed > kv_cache.pool.num_usable:
         raise UsageError(
-            f"the request needs up to {needed} pages of {memory.pool.page_size} tokens but the "
-            f"cache has {memory.pool.num_usable}. Lower max_tokens, n or beam, or give the cache "
+            f"the request needs up to {needed} pages of {kv_cache.pool.page_size} tokens but the "
+            f"cache has {kv_cache.pool.num_usable}. Lower max_tokens, n or beam, or give the cache "
             "more memory."
         )
 
@@ -100,7 +100,7 @@ def pages_at_most(
     """Pages of self-attention that a request holds at most, when nothing else runs: its prompt
     once, what follows once for each sequence."""
     shared = len(request.prompt) // page_size
-    total = blocks_for(len(request.prompt) + request.max_tokens, page_size)
+    total = num_blocks_for(len(request.prompt) + request.max_tokens, page_size)
     branched = shared + request.num_sequences * (total - shared)
     return sum(
         min(branched, request.num_sequences * window_blocks(window, budget, page_size, total))
@@ -112,4 +112,4 @@ def window_blocks(window: int | None, chunk: int, page_size: int, total: int) ->
     """Blocks of one stripe that a sequence holds at most while it runs chunks of this size."""
     if window is None:
         return total
-    return min(total, blocks_for(window + chunk, page_size) + 1)
+    return min(total, num_blocks_for(window + chunk, page_size) + 1)

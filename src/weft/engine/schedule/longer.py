@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.cache.memory import Memory
-from weft.cache.tables import Copy, blocks_for
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.page_tables import PageCopy, num_blocks_for
 from weft.engine.schedule.outcome import twin
 from weft.engine.schedule.plan import Chunk
 from weft.engine.schedule.request import Job, Sequence
@@ -49,24 +49,27 @@ class Longer:
         start, end = self.chunks[0].start, self.chunks[0].start + self.passes
         tables = [sequence.tables for sequence in self.job.sequences if sequence.tables]
         R = tables[0].pool.page_size
-        of_a_spare = (blocks_for(end, R) - start // R) * len(tables[0].pages)
-        return sum(one.needs(start + 1, end) for one in tables) + self.num_spares * of_a_spare
+        of_a_spare = (num_blocks_for(end, R) - start // R) * len(tables[0].by_group)
+        return (
+            sum(one.num_pages_needed(start + 1, end) for one in tables)
+            + self.num_spares * of_a_spare
+        )
 
-    def take_pages(self, memory: Memory) -> list[Copy]:
+    def take_pages(self, kv_cache: KVCacheManager) -> list[PageCopy]:
         """So many as were counted; what must be copied into those of the spares."""
-        start, copies = self.chunks[0].start, list[Copy]()
+        start, copies = self.chunks[0].start, list[PageCopy]()
         for chunk, sequence in zip(self.chunks, self.job.sequences, strict=True):
             chunk.num_passes = self.passes
-            copies += grow(sequence, start + 1, start + self.passes, memory)
+            copies += grow(sequence, start + 1, start + self.passes, kv_cache)
         assert not copies, f"{self.job.request.id} shares a page that it has just been given"
         # of the last one: its page is the original, where its siblings' are copies of this plan
         chunk, sequence = self.chunks[-1], self.job.sequences[-1]
         for _ in range(self.num_spares):
-            spare = twin(self.job, sequence, memory)
-            copies += grow(spare, start, start + self.passes, memory)
+            spare = twin(self.job, sequence, kv_cache)
+            copies += grow(spare, start, start + self.passes, kv_cache)
             assert spare.tables is not None, "a twin without page tables"
             self.job.spares.append(spare)
-            chunk.spares.append(spare.tables.pages)
+            chunk.spares.append(spare.tables.by_group)
         return copies
 
 
@@ -77,13 +80,13 @@ def longest(job: Job, chunks: list[Chunk], passes: int) -> Longer:
     return Longer(job, chunks, max(1, min(passes, left)))
 
 
-def grow(sequence: Sequence, start: int, end: int, memory: Memory) -> list[Copy]:
+def grow(sequence: Sequence, start: int, end: int, kv_cache: KVCacheManager) -> list[PageCopy]:
     """Pages that are known to be there."""
     tables = sequence.tables
     assert tables is not None, "a sequence runs without page tables"
-    needed = tables.needs(start, end)
+    needed = tables.num_pages_needed(start, end)
     if not needed:
         return []
-    fresh = memory.allocate(needed, tables.owner)
+    fresh = kv_cache.allocate(needed, tables.owner)
     assert fresh is not None, f"{tables.owner} was promised {needed} pages"
-    return tables.grow(start, end, fresh)
+    return tables.add_pages(start, end, fresh)

@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from weft.cache.prefix import NoPrefixCache, PrefixCache
+from weft.cache.prefix_cache import NoPrefixCache, PrefixCache
 from weft.engine.schedule.request import Job
 from weft.engine.schedule.settings import SchedulerConfig
 
@@ -73,7 +73,7 @@ class Waiting:
         """Aged ones before all lengths; equal ones in the order they came."""
         if self.is_aged(job):
             return -(1 << 62), job.arrival
-        return -self.prefix.peek(job.probe), job.arrival
+        return -self.prefix.peek(job.prefix_query), job.arrival
 
     def is_aged(self, job: Job) -> bool:
         return job.num_passed >= self.patience or job.was_admitted
@@ -99,11 +99,11 @@ class Waiting:
 
     def next_run(self, job: Job) -> Run | None:
         """The pages that a waiting job would compute first."""
-        return self.run_behind(job, self.prefix.peek(job.probe))
+        return self.run_behind(job, self.prefix.peek(job.prefix_query))
 
     def run_behind(self, job: Job, start: int) -> Run | None:
         """Two pages of a prompt; None where it is shorter, or where nothing is ever shared."""
-        run = job.probe.tokens[start : start + self.shared_len]
+        run = job.prefix_query.tokens[start : start + self.shared_len]
         if len(run) < self.shared_len or isinstance(self.prefix, NoPrefixCache):
             return None
         return job.namespace, start, tuple(run)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from weft.cache.memory import Memory
-from weft.cache.tables import blocks_for
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.page_tables import num_blocks_for
 from weft.engine.schedule.admission import attach, fork, let_go
 from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, Grown, Key
 from weft.engine.schedule.request import Job, Sequence
@@ -27,14 +27,14 @@ def commit_job(
     chunks: list[Chunk],
     grown: Mapping[Key, Grown],
     branched: Branched | BranchedFar | None,
-    memory: Memory,
+    kv_cache: KVCacheManager,
     statistics: Statistics,
 ) -> None:
     """Everything that one step changes about one job, except that somebody may be finished."""
     if isinstance(branched, BranchedFar):
         num_lanes = len(chunks) + len(job.spares)
         statistics.computed_tokens += num_lanes * (branched.num_passes - 1)
-        branch_far(job, branched, memory)
+        branch_far(job, branched, kv_cache)
         return
     for sequence, chunk in zip(ran(job, chunks), chunks, strict=True):
         result = grown.get(chunk.key) if grown else None
@@ -47,13 +47,13 @@ def commit_job(
                 statistics.computed_tokens += len(result.tokens) - 1
             else:
                 statistics.accepted_tokens += len(result.tokens) - 1
-        settle(sequence, num_computed, memory)
+        settle(sequence, num_computed, kv_cache)
         statistics.draft_tokens += chunk.num_drafts
     if branched is not None:
         assert all(chunk.num_samples for chunk in chunks), f"{job.request.id} cannot branch yet"
-        branch(job, branched, memory)
+        branch(job, branched, kv_cache)
     elif job.has_followers:
-        attach(job, memory)
+        attach(job, kv_cache)
 
 
 def ran(job: Job, chunks: list[Chunk]) -> list[Sequence]:
@@ -64,27 +64,27 @@ def ran(job: Job, chunks: list[Chunk]) -> list[Sequence]:
     return [sequences[chunk.index] for chunk in chunks]
 
 
-def settle(sequence: Sequence, num_computed: int, memory: Memory) -> None:
+def settle(sequence: Sequence, num_computed: int, kv_cache: KVCacheManager) -> None:
     """The rows of the first `num_computed` tokens are written, and those tokens are certain."""
     tables, match = sequence.tables, sequence.match
     assert tables is not None and match is not None, "a sequence without tables was run"
-    if memory.pool.listener is not None:
-        tell_written(sequence, num_computed, memory)
+    if kv_cache.pool.listener is not None:
+        tell_written(sequence, num_computed, kv_cache)
     sequence.num_computed = num_computed
-    num_blocks = num_computed // memory.pool.page_size
-    if num_blocks * memory.pool.page_size > match.length:
-        memory.prefix.extend(match, sequence.tokens, tables, num_blocks)
+    num_blocks = num_computed // kv_cache.pool.page_size
+    if num_blocks * kv_cache.pool.page_size > match.length:
+        kv_cache.prefix_cache.extend(match, sequence.tokens, tables, num_blocks)
     if tables.has_windows:
-        memory.prefix.passed(tables.trim(num_computed))
+        kv_cache.prefix_cache.note_freed(tables.free_out_of_window(num_computed))
 
 
-def tell_written(sequence: Sequence, num_computed: int, memory: Memory) -> None:
+def tell_written(sequence: Sequence, num_computed: int, kv_cache: KVCacheManager) -> None:
     """Events of the pages that got rows, for whoever listens."""
-    R, tables = memory.pool.page_size, sequence.tables
+    R, tables = kv_cache.pool.page_size, sequence.tables
     assert tables is not None, "rows were written for a sequence without tables"
-    for block in range(sequence.num_computed // R, blocks_for(num_computed, R)):
+    for block in range(sequence.num_computed // R, num_blocks_for(num_computed, R)):
         rows = min(R, num_computed - block * R)
-        memory.pool.tell("write", tables.column(block), tables.owner, rows)
+        kv_cache.pool.emit("write", tables.page_ids(block), tables.owner, rows)
 
 
 def grow(sequence: Sequence, chunk: Chunk, grown: Grown) -> int:
@@ -104,7 +104,7 @@ def grow(sequence: Sequence, chunk: Chunk, grown: Grown) -> int:
     return len(sequence.tokens) - 1
 
 
-def branch(job: Job, branched: Branched, memory: Memory) -> None:
+def branch(job: Job, branched: Branched, kv_cache: KVCacheManager) -> None:
     """Children replace the sequences of a job; parents without a child let their pages go."""
     parents, children = job.sequences, list(branched.children)
     limit = job.request.num_sequences
@@ -115,25 +115,25 @@ def branch(job: Job, branched: Branched, memory: Memory) -> None:
     left = Counter(place for place, _ in children)
     for place, parent in enumerate(parents):
         if place not in left:
-            let_go(parent, memory.prefix)
+            let_go(parent, kv_cache.prefix_cache)
     job.sequences = []
     for place, _ in children:
         left[place] -= 1
         is_last = left[place] == 0
-        job.sequences.append(parents[place] if is_last else twin(job, parents[place], memory))
+        job.sequences.append(parents[place] if is_last else twin(job, parents[place], kv_cache))
     for index, (sequence, (_, token)) in enumerate(zip(job.sequences, children, strict=True)):
         sequence.index = index
         sequence.tokens.append(token)
 
 
-def twin(job: Job, parent: Sequence, memory: Memory) -> Sequence:
+def twin(job: Job, parent: Sequence, kv_cache: KVCacheManager) -> Sequence:
     """A second sequence with the same tokens and pages."""
     child = Sequence(0, list(parent.tokens), parent.num_prompt)
-    fork(job, parent, child, memory.prefix)
+    fork(job, parent, child, kv_cache.prefix_cache)
     return child
 
 
-def branch_far(job: Job, branched: BranchedFar, memory: Memory) -> None:
+def branch_far(job: Job, branched: BranchedFar, kv_cache: KVCacheManager) -> None:
     """Children replace the sequences of a job, each in the pages of its lane; in front of them it
     has the tokens and the full pages of its parent. Of a job that is finished nothing more enters
     the prefix cache."""
@@ -144,22 +144,27 @@ def branch_far(job: Job, branched: BranchedFar, memory: Memory) -> None:
     assert lanes == list(range(len(parents))), f"{job.request.id} has {lanes} for its lanes"
     texts = [parent.tokens for parent in parents]
     moves = [(parents[child.lane], parents[child.parent]) for child in children]
-    begin_like([(one, other) for one, other in moves if one is not other], memory)
+    begin_like([(one, other) for one, other in moves if one is not other], kv_cache)
     job.sequences, job.spares = [one for one, _ in moves], []
     for index, (sequence, child) in enumerate(zip(job.sequences, children, strict=True)):
         sequence.index, sequence.tokens = index, [*texts[child.parent], *child.tokens]
-        settle(sequence, len(sequence.tokens) - 1, memory)
+        settle(sequence, len(sequence.tokens) - 1, kv_cache)
 
 
-def begin_like(pairs: list[tuple[Sequence, Sequence]], memory: Memory) -> None:
+def begin_like(pairs: list[tuple[Sequence, Sequence]], kv_cache: KVCacheManager) -> None:
     """The first of each pair gets what the second one has in front of the page that it writes into:
     its full pages, and its place in the prefix cache. All are taken before any is given back."""
-    R, taken = memory.pool.page_size, []
+    R, taken = kv_cache.pool.page_size, []
     for one, other in pairs:
         assert one.tables and other.tables and other.match, "a sequence without tables was run"
-        taken.append((other.tables.front(other.num_computed // R), memory.prefix.fork(other.match)))
-        memory.pool.share((page for table in taken[-1][0] for page in table), one.tables.owner)
+        taken.append(
+            (
+                other.tables.leading_pages(other.num_computed // R),
+                kv_cache.prefix_cache.fork(other.match),
+            )
+        )
+        kv_cache.pool.share((page for table in taken[-1][0] for page in table), one.tables.owner)
     for (one, _), (front, match) in zip(pairs, taken, strict=True):
         assert one.tables and one.match, "a sequence without tables was run"
-        memory.prefix.release(one.match, one.tables.exchange(front))
+        kv_cache.prefix_cache.release(one.match, one.tables.replace_leading(front))
         one.match = match

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from weft.cache.sources import Source
-from weft.cache.tables import Copy
+from weft.cache.encoder_cache import EncodedSource
+from weft.cache.page_tables import PageCopy
 from weft.engine.schedule.request import Request
 
 
@@ -40,9 +40,9 @@ class Chunk:
     num_samples: int
     """Tokens to sample behind it: 0 (more of the prompt comes), 1, or n behind an n-fold prompt.
     For beams 1: each beam's next tokens are wanted, whatever their number."""
-    pages: list[array[int]]
+    page_tables: list[array[int]]
     """Page tables of the sequence, one a stripe of self-attention; slot s lies in [s // R]."""
-    source: Source | None
+    source: EncodedSource | None
     """Its `pages`, one table a stripe of cross-attention, and `num_tokens`."""
     num_passes: int = 1
     """Above 1 it takes part in so many passes, at most: each but the first runs the token that was
@@ -63,14 +63,14 @@ class Chunk:
 
     def lanes(self) -> list[Chunk]:
         """Itself, and a twin for each of the spares."""
-        return [self, *(replace(self, pages=pages, spares=[]) for pages in self.spares)]
+        return [self, *(replace(self, page_tables=tables, spares=[]) for tables in self.spares)]
 
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
     """A source to be run through the encoder, and the pages for its cross-attention rows."""
 
-    source: Source
+    source: EncodedSource
     ids: tuple[int, ...]
 
 
@@ -90,7 +90,7 @@ class Plan:
     """Everything that one step does."""
 
     step: int
-    copies: list[Copy] = field(default_factory=list)
+    copies: list[PageCopy] = field(default_factory=list)
     sources: list[Encoding] = field(default_factory=list)
     embeddings: list[Embedding] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)

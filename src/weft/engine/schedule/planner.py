@@ -7,7 +7,7 @@ admitted in that step. The oldest job is never preempted, so something always en
 
 from __future__ import annotations
 
-from weft.cache.tables import Copy
+from weft.cache.page_tables import PageCopy
 from weft.engine.schedule.admission import Admission, Verdict
 from weft.engine.schedule.drafts import DraftBudget, Drafts
 from weft.engine.schedule.longer import all_can_go_on, longest
@@ -21,8 +21,8 @@ class Planner:
     """Makes plans. Between them it keeps nothing but the state it was given."""
 
     def __init__(self, state: State) -> None:
-        self.state, self.config, self.memory = state, state.config, state.memory
-        self.admission = Admission(state.config, state.memory, state.statistics)
+        self.state, self.config, self.kv_cache = state, state.config, state.kv_cache
+        self.admission = Admission(state.config, state.kv_cache, state.statistics)
 
     def plan(self, number: int, drafts: Drafts | None) -> Plan:
         step = Step(number, self.config.token_budget, self.config.encoder_budget)
@@ -43,7 +43,7 @@ class Planner:
         extra = None
         if drafts is not None:
             left = step.budget - sum(len(job.sequences) for job in jobs)
-            extra = DraftBudget(drafts, left, self.state.num_running, self.memory)
+            extra = DraftBudget(drafts, left, self.state.num_running, self.kv_cache)
         for job in jobs:
             if job.request.id not in self.state.running:
                 continue
@@ -64,33 +64,33 @@ class Planner:
 
     def run(self, job: Job, found: list[Wish], step: Step) -> None:
         """Put a job's chunks into the plan, with pages; it may be preempted instead."""
-        copies: list[Copy] = []
+        copies: list[PageCopy] = []
         for wish in found:
             tables = wish.sequence.tables
             assert tables is not None, f"{job.request.id} runs without page tables"
-            needed = tables.needs(wish.start, wish.num_slots)
+            needed = tables.num_pages_needed(wish.start, wish.num_slots)
             if needed:
                 fresh = self.take(needed, tables.owner, job, step)
                 if fresh is None:
                     return
-                copies += tables.grow(wish.start, wish.num_slots, fresh)
+                copies += tables.add_pages(wish.start, wish.num_slots, fresh)
         step.put(job, [chunk_of(job, wish) for wish in found], copies)
 
     def decode(self, job: Job, step: Step) -> None:
         """What `run` does, for a job whose sequences run a token each: in half the time, as it is
         most of what a busy engine plans."""
-        request, copies, chunks = job.request, list[Copy](), list[Chunk]()
+        request, copies, chunks = job.request, list[PageCopy](), list[Chunk]()
         for sequence in job.sequences:
             tables, start = sequence.tables, sequence.num_computed
             assert tables is not None, f"{request.id} runs without page tables"
-            needed = tables.needs(start, start + 1)
+            needed = tables.num_pages_needed(start, start + 1)
             if needed:
                 fresh = self.take(needed, tables.owner, job, step)
                 if fresh is None:
                     return
-                copies += tables.grow(start, start + 1, fresh)
+                copies += tables.add_pages(start, start + 1, fresh)
             key, last = Key(request.id, sequence.index), sequence.tokens[-1:]
-            chunks.append(Chunk(request, key, start, last, 0, 1, tables.pages, job.source))
+            chunks.append(Chunk(request, key, start, last, 0, 1, tables.by_group, job.source))
         step.put(job, chunks, copies)
 
     def lengthen(self, step: Step) -> None:
@@ -101,17 +101,17 @@ class Planner:
             return
         longer = [longest(job, chunks, self.config.passes) for job, chunks in jobs]
         needed = sum(one.num_pages for one in longer)
-        has_pages = needed <= self.memory.room - self.admission.watermark
+        has_pages = needed <= self.kv_cache.num_available - self.admission.watermark
         if not has_pages or all(one.passes == 1 for one in longer):
             return
         for one in longer:
-            step.copies[one.job.request.id] += one.take_pages(self.memory)
+            step.copies[one.job.request.id] += one.take_pages(self.kv_cache)
 
     def take(self, number: int, owner: str, job: Job, step: Step) -> list[int] | None:
         """Pages, if need be those of jobs admitted later; None when the job itself had to go."""
-        while (pages := self.memory.allocate(number, owner)) is None:
+        while (pages := self.kv_cache.allocate(number, owner)) is None:
             assert len(self.state.running) > 1, (
-                f"{owner} needs {number} pages, alone, but {self.memory.room} can be had"
+                f"{owner} needs {number} pages, alone, but {self.kv_cache.num_available} can be had"
             )
             victim = self.state.latest
             self.preempt(victim, step)
@@ -159,9 +159,9 @@ class Planner:
 
     def is_full(self, step: Step) -> bool:
         """Nobody can be admitted, and nobody needs to look at the queue."""
-        if not self.memory.windows:
+        if not self.kv_cache.windows:
             return False  # an encoder needs neither
-        has_pages = self.memory.room > self.admission.watermark or not self.state.running
+        has_pages = self.kv_cache.num_available > self.admission.watermark or not self.state.running
         is_crowded = self.state.num_running >= self.config.max_running
         return step.budget < 1 or is_crowded or not has_pages
 

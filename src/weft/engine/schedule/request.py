@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 
-from weft.cache.prefix import Match, Probe
-from weft.cache.sources import Source, source_key
-from weft.cache.tables import Tables
+from weft.cache.encoder_cache import EncodedSource, source_key
+from weft.cache.page_tables import PageTables
+from weft.cache.prefix_cache import PrefixMatch, PrefixQuery
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Sequence:
         self.index, self.tokens, self.num_prompt = index, tokens, num_prompt
         self.num_computed = 0
         """Tokens whose rows are in the pages; the last sampled one has none yet."""
-        self.tables: Tables | None = None
-        self.match: Match | None = None
+        self.tables: PageTables | None = None
+        self.match: PrefixMatch | None = None
 
     @property
     def num_generated(self) -> int:
@@ -85,9 +85,9 @@ class Job:
     spares: list[Sequence] = field(init=False, default_factory=list)
     """Twins with pages of their own for children to come, while a plan of several passes is under
     way."""
-    probe: Probe = field(init=False)
+    prefix_query: PrefixQuery = field(init=False)
     """The prompt, for looking up how much of it is cached."""
-    source: Source | None = field(init=False, default=None)
+    source: EncodedSource | None = field(init=False, default=None)
     """Held while the job runs."""
     common: int = field(init=False, default=0)
     """Tokens that the leader computes before the others fork from it."""
@@ -102,7 +102,7 @@ class Job:
         self.namespace = self.source_key or request.salt
         prompt = list(request.prompt)
         self.sequences = [Sequence(0, prompt, len(prompt))]
-        self.probe = Probe(prompt[:], self.namespace)
+        self.prefix_query = PrefixQuery(prompt[:], self.namespace)
 
     @property
     def leader(self) -> Sequence:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.cache.memory import Memory
+from weft.cache.kv_cache_manager import KVCacheManager
 from weft.core.errors import UsageError
 from weft.engine.schedule.drafts import Drafts
 from weft.engine.schedule.limits import check_request
@@ -30,9 +30,9 @@ class Scheduler:
     """One plan at a time: `plan`, then `commit` or `abandon`, then the next. Requests may come and
     go at any time; who goes while a plan is under way gives back its pages when it is over."""
 
-    def __init__(self, config: SchedulerConfig, memory: Memory) -> None:
-        self.config, self.memory = config, memory
-        self.state = State(config, memory)
+    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+        self.config, self.kv_cache = config, kv_cache
+        self.state = State(config, kv_cache)
         self.planner = Planner(self.state)
         self.statistics = self.state.statistics
         self.in_flight: Plan | None = None
@@ -52,14 +52,14 @@ class Scheduler:
         """A new request waits for its turn. Raises UsageError for one that can never be served."""
         if request.id in self.state.jobs:
             raise UsageError(f"request {request.id} is there already. Give each its own id.")
-        check_request(request, self.config, self.memory)
+        check_request(request, self.config, self.kv_cache)
         self.state.add(request)
 
     def plan(self, drafts: Drafts | None = None) -> Plan:
         """Decide what the next step does. Pages are allocated; sequences do not move yet."""
         assert self.in_flight is None, "the last plan was neither committed nor abandoned"
         self.statistics.steps += 1
-        self.memory.pool.step = self.statistics.steps
+        self.kv_cache.pool.step = self.statistics.steps
         plan = self.in_flight = self.planner.plan(self.statistics.steps, drafts)
         self.statistics.computed_tokens += plan.num_tokens
         self.statistics.encoded_tokens += plan.num_encoder_tokens
@@ -77,11 +77,11 @@ class Scheduler:
         assert plan is self.in_flight, f"the plan of step {plan.step} is not the one under way"
         grown, branched = grown or {}, branched or {}
         for encoding in plan.sources:
-            self.memory.sources.written(encoding.source)
+            self.kv_cache.encoder_cache.mark_written(encoding.source)
         jobs = self.jobs_of(plan)
         for job, chunks in jobs:
             found = branched.get(job.request.id)
-            commit_job(job, chunks, grown, found, self.memory, self.statistics)
+            commit_job(job, chunks, grown, found, self.kv_cache, self.statistics)
         self.check_outcomes(plan, grown, branched)
         ended = [key for job, _ in jobs for key in ends(job)]
         asked = [key for key, result in grown.items() if result.is_finished]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.cache.memory import Memory
+from weft.cache.kv_cache_manager import KVCacheManager
 from weft.engine.schedule.admission import let_go
 from weft.engine.schedule.order import Waiting
 from weft.engine.schedule.request import Job, Request
@@ -13,10 +13,10 @@ from weft.engine.schedule.statistics import Statistics
 class State:
     """A job is in `jobs` from its arrival to its end, and waits or runs or is embedded now."""
 
-    def __init__(self, config: SchedulerConfig, memory: Memory) -> None:
-        self.config, self.memory = config, memory
+    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+        self.config, self.kv_cache = config, kv_cache
         self.statistics = Statistics()
-        self.waiting = Waiting(memory.prefix, config, memory.pool.page_size)
+        self.waiting = Waiting(kv_cache.prefix_cache, config, kv_cache.pool.page_size)
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}
         """In the order of admission."""
@@ -63,7 +63,7 @@ class State:
         """One sequence of a job is over; with the last one the job is."""
         is_led = job.request.id in self.running and job.has_followers
         for sequence in [s for s in job.sequences if s.index == index]:
-            let_go(sequence, self.memory.prefix)
+            let_go(sequence, self.kv_cache.prefix_cache)
             job.sequences.remove(sequence)
         if not job.sequences:
             self.leave(job)
@@ -72,8 +72,8 @@ class State:
 
     def drop_pages(self, job: Job) -> None:
         for sequence in [*job.sequences, *job.spares]:
-            let_go(sequence, self.memory.prefix)
+            let_go(sequence, self.kv_cache.prefix_cache)
         job.spares = []
         if job.source is not None:
-            self.memory.sources.release(job.source, job.request.id)
+            self.kv_cache.encoder_cache.release(job.source, job.request.id)
             job.source = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.cache.sources import Source
-from weft.cache.tables import Copy
+from weft.cache.encoder_cache import EncodedSource
+from weft.cache.page_tables import PageCopy
 from weft.engine.schedule.plan import Chunk, Embedding, Encoding, Key, Plan
 from weft.engine.schedule.request import Job, Sequence
 
@@ -58,7 +58,7 @@ def chunk_of(job: Job, wish: Wish) -> Chunk:
         sequence.tokens[wish.start : wish.end] + wish.drafts,
         len(wish.drafts),
         num_samples,
-        sequence.tables.pages,
+        sequence.tables.by_group,
         job.source,
     )
 
@@ -69,12 +69,12 @@ class Step:
     def __init__(self, number: int, token_budget: int, encoder_budget: int) -> None:
         self.number, self.budget, self.encoder_budget = number, token_budget, encoder_budget
         self.chunks: dict[str, list[Chunk]] = {}
-        self.copies: dict[str, list[Copy]] = {}
+        self.copies: dict[str, list[PageCopy]] = {}
         self.sources: list[Encoding] = []
         self.embeddings: list[Embedding] = []
         self.num_admitted = self.num_preempted = 0
 
-    def put(self, job: Job, chunks: list[Chunk], copies: list[Copy]) -> None:
+    def put(self, job: Job, chunks: list[Chunk], copies: list[PageCopy]) -> None:
         self.chunks[job.request.id] = chunks
         self.copies[job.request.id] = copies
         for chunk in chunks:
@@ -90,7 +90,7 @@ class Step:
         """Within the budget, or alone."""
         return num_tokens <= self.encoder_budget or not (self.sources or self.embeddings)
 
-    def encode(self, source: Source, ids: tuple[int, ...]) -> None:
+    def encode(self, source: EncodedSource, ids: tuple[int, ...]) -> None:
         self.sources.append(Encoding(source, ids))
         self.encoder_budget -= len(ids)
 

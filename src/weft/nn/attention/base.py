@@ -4,7 +4,7 @@ in positions/base.py.
     scores = softcap(q . k * scale) + bias,  masked,  weights = softmax(scores),  out = weights . v,
     lse = log(sum(exp(scores)))
 
-They speak of slots (core/kv.py): key s is token s of its sequence; query t of this pass is token
+They use slots (core/kv_spec.py): key s is token s of its sequence; query t of this pass is token
 `view.start + t`.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from weft.core.kv import KVView
+from weft.core.kv_spec import KVView
 from weft.nn.positions.base import Bias
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.core.kv import KVSpec, Rows
+from weft.core.kv_spec import KVRows, KVSpec
 from weft.nn.attention.layer import Attention, Pass, Place
 from weft.nn.attention.settings import AttentionConfig
 from weft.nn.linear import Linear
@@ -50,14 +50,14 @@ class GroupedAttention(Attention):
             rows = given.cache.extend(self.place.slot, rows)
         return self.out(self.meet(q_BTHC, rows, given))
 
-    def make_rows(self, x_BSD: Tensor, given: Pass) -> Rows:
+    def make_rows(self, x_BSD: Tensor, given: Pass) -> KVRows:
         k_BSKC, v_BSKC = self.split(self.part(x_BSD, keys=True)).chunk(2, dim=2)
         return self.stored(k_BSKC, v_BSKC, given)
 
-    def read(self, x_BTD: Tensor, rows: Rows, given: Pass) -> Tensor:
+    def read(self, x_BTD: Tensor, rows: KVRows, given: Pass) -> Tensor:
         return self.meet(self.split(self.part(x_BTD, keys=False)), rows, given)
 
-    def stored(self, k_BTKC: Tensor, v_BTKC: Tensor, given: Pass) -> Rows:
+    def stored(self, k_BTKC: Tensor, v_BTKC: Tensor, given: Pass) -> KVRows:
         """Keys as the cache keeps them: normed, and turned unless the angle depends on the
         length."""
         k_BTKC = self.key_norm(k_BTKC)
@@ -66,7 +66,7 @@ class GroupedAttention(Attention):
             "v": v_BTKC,
         }
 
-    def meet(self, q_BTHC: Tensor, rows: Rows, given: Pass) -> Tensor:
+    def meet(self, q_BTHC: Tensor, rows: KVRows, given: Pass) -> Tensor:
         """Queries meet the stored keys and values; the heads side by side: [B, T, H * C]."""
         q_BTHC = self.rotate_queries(self.query_norm(q_BTHC), given)
         k_BSKC = self.turn_stored(rows["k"], given)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from weft.core.kv import KVSpec, Rows
+from weft.core.kv_spec import KVRows, KVSpec
 from weft.nn.attention.absorbed import AbsorbedUp
 from weft.nn.attention.layer import Attention, Pass, Place
 from weft.nn.attention.settings import AttentionConfig
@@ -53,13 +53,13 @@ class LatentAttention(Attention):
         down = Linear(width, rank, bias=config.bias)
         return nn.Sequential(down, RMSNorm(norm, rank), Linear(rank, size, bias=False))
 
-    def make_rows(self, x_BSD: Tensor, given: Pass) -> Rows:
+    def make_rows(self, x_BSD: Tensor, given: Pass) -> KVRows:
         c_BSA, r_BSO = self.kv_down(x_BSD).split((self.kv_rank, self.rope_size), dim=-1)
         if not given.position.turns_late:
             r_BSO = self.rotate_keys(r_BSO[:, :, None], given)[:, :, 0]
         return {"latent": torch.cat((self.kv_norm(c_BSA), r_BSO), dim=-1)}
 
-    def read(self, x_BTD: Tensor, rows: Rows, given: Pass) -> Tensor:
+    def read(self, x_BTD: Tensor, rows: KVRows, given: Pass) -> Tensor:
         q_BTHC = self.query(x_BTD).unflatten(-1, (self.num_heads, -1))
         nope_BTHJ, rope_BTHO = q_BTHC.split((self.nope_size, self.rope_size), dim=-1)
         rope_BTHO = self.rotate_queries(rope_BTHO, given)

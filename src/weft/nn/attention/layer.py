@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.core.kv import DenseView, KVCache, KVSpec, PagedView, Rows
+from weft.core.kv_spec import DenseView, KVCache, KVRows, KVSpec, PagedView
 from weft.core.shapes import check_shapes
 from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels import attend
@@ -79,11 +79,11 @@ class Attention(nn.Module):
         # shows its weights
         self.weights = nn.Identity()
 
-    def make_rows(self, x_BSD: Tensor, given: Pass) -> Rows:
+    def make_rows(self, x_BSD: Tensor, given: Pass) -> KVRows:
         """What the cache keeps of each token of x."""
         raise NotImplementedError
 
-    def read(self, x_BTD: Tensor, rows: Rows, given: Pass) -> Tensor:
+    def read(self, x_BTD: Tensor, rows: KVRows, given: Pass) -> Tensor:
         """Joined heads for the queries of x over all rows: [B, T, H * U]."""
         raise NotImplementedError
 
@@ -91,7 +91,7 @@ class Attention(nn.Module):
         check_shapes(x_BTD=x_BTD)
         return self.out(self.read(x_BTD, self.rows_for(x_BTD, given), given))
 
-    def rows_for(self, x_BTD: Tensor, given: Pass) -> Rows:
+    def rows_for(self, x_BTD: Tensor, given: Pass) -> KVRows:
         """The rows of all tokens that these queries may look at."""
         cache, slot = given.cache, self.place.slot
         if not self.place.is_cross:
@@ -103,7 +103,7 @@ class Attention(nn.Module):
             else cache.source(slot, lambda: self.source_rows(given))
         )
 
-    def source_rows(self, given: Pass) -> Rows:
+    def source_rows(self, given: Pass) -> KVRows:
         memory_BSD = given.memory_BSD
         assert memory_BSD is not None, "cross-attention was called without an encoder's output"
         return self.make_rows(memory_BSD, given)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.core.kv import DenseView, PagedView
+from weft.core.kv_spec import DenseView, PagedView
 from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels.paged import distance_table, paged_attention
 from weft.nn.attention.kernels.reference import reference_attention

@@ -4,8 +4,8 @@
     rotate_queries, rotate_keys    q_BTHO, k_BTKO -> same    rotary; scaling of queries
     bias                           layer, q_BTHC -> Bias     relative: Shaw, T5, ALiBi, CoPE
 
-A bias is a function of slots (core/kv.py), so it is the same with and without a cache. It may read
-the keys (`Bias.for_call`), which contextual encodings such as CoPE need. One instance serves a
+A bias is a function of slots (core/kv_spec.py), so it is the same with and without a cache. It may
+read the keys (`Bias.for_call`), which contextual encodings such as CoPE need. One instance serves a
 whole stack; a kind with one table per layer stores them stacked by layer.
 """
 
@@ -17,7 +17,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from weft.core.config import Config
-from weft.core.kv import KVView
+from weft.core.kv_spec import KVView
 
 
 class Bias:

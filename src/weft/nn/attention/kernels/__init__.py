@@ -20,7 +20,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from weft.core.choices import pick
-from weft.core.kv import KVView
+from weft.core.kv_spec import KVView
 from weft.nn.attention.base import Kernel, Mask
 from weft.nn.attention.kernels.auto import auto_attention
 from weft.nn.attention.kernels.flash import flash_attention

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from weft.core.kv import KVView
+from weft.core.kv_spec import KVView
 from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels.flash import flash_attention, has_short_form
 from weft.nn.attention.kernels.schedule import schedule_of

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.core.kv import KVView
+from weft.core.kv_spec import KVView
 from weft.nn.attention.base import Mask
 from weft.nn.attention.masks.dense import Grid, remembered
 from weft.nn.positions.base import Bias

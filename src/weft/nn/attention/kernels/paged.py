@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.core.kv import DenseView, PagedView, PageLayout
+from weft.core.kv_spec import DenseView, PagedView, PageLayout
 from weft.core.shapes import check_shapes
 from weft.native.library import Native, native
 from weft.native.structs import PagedStruct

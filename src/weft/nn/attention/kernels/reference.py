@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.core.kv import KVView
+from weft.core.kv_spec import KVView
 from weft.nn.attention.base import Mask
 from weft.nn.attention.masks.dense import Grid, dense
 from weft.nn.positions.base import Bias

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from weft.core.kv import KVView
+from weft.core.kv_spec import KVView
 from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels.reference import raw_scores
 from weft.nn.attention.masks.dense import Grid

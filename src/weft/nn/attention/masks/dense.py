@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from weft.core.kv import KVView
+from weft.core.kv_spec import KVView
 from weft.nn.attention.base import Mask
 
 Made = TypeVar("Made")

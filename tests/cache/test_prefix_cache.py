@@ -9,7 +9,8 @@ import pytest
 from tests.cache.rig import Rig
 from weft.cache import PREFIX_CACHES
 from weft.cache.events import replay
-from weft.cache.prefix import Probe
+from weft.cache.page_tables import first_readable_block
+from weft.cache.prefix_cache import PrefixQuery, num_readable_blocks
 from weft.core.choices import pick
 from weft.core.errors import ConfigError
 
@@ -30,7 +31,7 @@ def test_none_keeps_nothing():
     rig = Rig("none")
     rig.store(ABCDEF)
     assert rig.cached(ABCDEF + [7]) == 0 and rig.num_held == 0
-    assert rig.cache.oldest() is None and rig.cache.export() == []
+    assert rig.cache.oldest_use() is None and rig.cache.export() == []
 
 
 def test_a_full_hit_leaves_the_last_token_to_be_run(kind):
@@ -56,10 +57,10 @@ def test_a_match_has_the_pages_of_the_sequence_that_stored_them(kind):
     rig.compute(match, tables, ABCDEF)
     again, twin = rig.begin([*ABCDEF, 7])
     assert again.length == 6
-    assert twin.pages[0][:3] == tables.pages[0][:3]
+    assert twin.by_group[0][:3] == tables.by_group[0][:3]
     rig.end(match, tables)
     rig.end(again, twin)
-    assert rig.pool.num_idle == 3
+    assert rig.pool.num_evictable == 3
 
 
 def test_namespaces_share_nothing(kind):
@@ -76,22 +77,24 @@ def test_an_inserted_duplicate_is_given_back_and_the_table_rewritten(kind):
     assert rig.num_held == 6, "both compute, because neither found the other"
     rig.compute(*first, ABCDEF)
     rig.compute(*second, ABCDEF)
-    assert first[1].pages == second[1].pages
+    assert first[1].by_group == second[1].by_group
     assert rig.num_held == 3 and second[0].length == 6
     rig.end(*first)
     rig.end(*second)
-    assert rig.pool.num_idle == 3 and replay(rig.log.events).counts == rig.pool.snapshot()
+    assert (
+        rig.pool.num_evictable == 3 and replay(rig.log.events).counts == rig.pool.reference_counts()
+    )
 
 
 def test_locked_pages_are_never_evicted(kind):
     rig = Rig(kind)
     rig.store(ABCDEF)
     match, tables = rig.begin([1, 2, 3, 4, 9])
-    while rig.cache.oldest() is not None:
+    while rig.cache.oldest_use() is not None:
         rig.cache.evict_oldest(100)
     assert rig.cached([*ABCDEF, 7]) == 4
     rig.end(match, tables)
-    while rig.cache.oldest() is not None:
+    while rig.cache.oldest_use() is not None:
         rig.cache.evict_oldest(100)
     assert rig.cached(ABCDEF) == 0 and rig.num_held == 0
 
@@ -115,16 +118,16 @@ def test_a_forked_match_is_a_lock_of_its_own(kind):
     rig.compute(match, tables, ABCDEF)
     twin = rig.cache.fork(match)
     rig.cache.release(match, [])
-    assert rig.cache.oldest() is None
+    assert rig.cache.oldest_use() is None
     rig.cache.release(twin, tables.release())
-    assert rig.cache.oldest() is not None
+    assert rig.cache.oldest_use() is not None
     with pytest.raises(AssertionError, match="is released"):
         rig.cache.release(twin, [])
 
 
-def test_a_probe_is_looked_up_again_only_when_the_cache_has_changed(kind):
+def test_a_query_is_looked_up_again_only_when_the_cache_has_changed(kind):
     rig = Rig(kind)
-    probe = Probe([*ABCDEF, 7], "")
+    probe = PrefixQuery([*ABCDEF, 7], "")
     assert rig.cache.peek(probe) == 0
     rig.store(ABCDEF[:4])
     assert rig.cache.peek(probe) == 4
@@ -139,12 +142,12 @@ def test_windows_back_off_to_where_their_pages_are(kind):
     rig = Rig(kind, windows=(None, 3))  # a query reads two slots before it: one block
     match, tables = rig.begin(ABCDEF)
     rig.compute(match, tables, ABCDEF)
-    passed = [column[1] for column in rig.cache.columns()][:2]
-    assert list(tables.pages[1]) == [0, 0, tables.pages[1][2]] and all(passed)
-    assert rig.pool.num_idle == 2, "the cache holds what the window has passed"
+    passed = [page_ids[1] for page_ids in rig.cache.block_pages()][:2]
+    assert list(tables.by_group[1]) == [0, 0, tables.by_group[1][2]] and all(passed)
+    assert rig.pool.num_evictable == 2, "the cache holds what the window has passed"
     assert rig.cached([1, 2, 3, 4, 9]) == 4
     assert rig.cache.evict_oldest(1) == rig.cache.evict_oldest(1) == 1
-    assert rig.pool.num_idle == 0 and rig.cache.oldest() is None
+    assert rig.pool.num_evictable == 0 and rig.cache.oldest_use() is None
     assert rig.cached([1, 2, 3, 4, 9]) == 0, "the last block before the query is gone"
     assert rig.cached([*ABCDEF, 7]) == 6, "the first ones are not read any more"
     rig.end(match, tables)
@@ -159,7 +162,7 @@ def test_a_lost_window_page_is_filled_by_the_next_who_computes_it(kind):
     rig.store([1, 2, 3, 4])
     assert rig.cached([1, 2, 3, 4, 9]) == 4
     rig.end(match, tables)
-    assert rig.pool.num_idle == rig.num_held == 6
+    assert rig.pool.num_evictable == rig.num_held == 6
 
 
 def test_a_look_from_outside_finds_every_known_block_and_changes_nothing(kind):
@@ -167,10 +170,10 @@ def test_a_look_from_outside_finds_every_known_block_and_changes_nothing(kind):
     rig.store(ABCDEF)
     rig.store([1, 2, 9, 9])
     ages, events, version = rig.pool.clock, rig.log.num_seen, rig.cache.version
-    columns = rig.cache.known(ABCDEF, "")
-    assert len(columns) == 3, "the last block too: nobody is going to run behind it"
-    assert columns == [c for c in rig.cache.columns() if c in columns]
-    assert len(rig.cache.known([*ABCDEF[:5]], "")) == 2 and not rig.cache.known(ABCDEF, "other")
+    block_pages = rig.cache.lookup(ABCDEF, "")
+    assert len(block_pages) == 3, "the last block too: nobody is going to run behind it"
+    assert block_pages == [c for c in rig.cache.block_pages() if c in block_pages]
+    assert len(rig.cache.lookup([*ABCDEF[:5]], "")) == 2 and not rig.cache.lookup(ABCDEF, "other")
     assert (ages, events, version) == (rig.pool.clock, rig.log.num_seen, rig.cache.version)
 
 
@@ -182,4 +185,28 @@ def test_random_use_finds_what_a_list_of_prefixes_finds(kind):
         assert rig.cached(tokens) == best
         rig.store(tokens)
         stored |= {tuple(tokens[:n]) for n in range(0, len(tokens) + 1, 2)}
-        assert rig.num_held == rig.pool.num_idle == len(stored) - 1
+        assert rig.num_held == rig.pool.num_evictable == len(stored) - 1
+
+
+def by_hand(block_pages: list[list[int]], windows: list[int | None], page_size: int) -> int:
+    """Try every length, longest first."""
+    for n in range(len(block_pages), 0, -1):
+        needed = [
+            block_pages[block][group]
+            for group, window in enumerate(windows)
+            for block in range(first_readable_block(n * page_size, window, page_size), n)
+        ]
+        if all(needed):
+            return n
+    return 0
+
+
+def test_trimming_finds_the_longest_readable_prefix():
+    rng = random.Random(0)
+    for _ in range(500):
+        windows = [None, rng.randint(1, 12), rng.randint(1, 12)]
+        block_pages = [
+            [1, rng.choice([0, 1, 1, 1]), rng.choice([0, 1, 1, 1])]
+            for _ in range(rng.randint(0, 12))
+        ]
+        assert num_readable_blocks(block_pages, windows, 3) == by_hand(block_pages, windows, 3)

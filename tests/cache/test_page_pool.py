@@ -5,7 +5,7 @@ import random
 import pytest
 
 from weft.cache.events import EventLog, replay
-from weft.cache.pages import PagePool
+from weft.cache.page_pool import PagePool
 from weft.core.errors import UsageError
 
 
@@ -18,7 +18,7 @@ def test_the_null_page_is_never_given_out():
 def test_an_allocation_that_does_not_fit_changes_nothing():
     pool = PagePool(5)
     assert pool.allocate(5, "a") is None
-    assert pool.num_free == 4 and pool.snapshot() == {}
+    assert pool.num_free == 4 and pool.reference_counts() == {}
 
 
 def test_a_page_is_free_again_when_its_last_holder_lets_go():
@@ -26,7 +26,7 @@ def test_a_page_is_free_again_when_its_last_holder_lets_go():
     (page,) = pool.allocate(1, "a") or []
     pool.share([page], "b")
     pool.free([page], "a")
-    assert pool.snapshot() == {page: 1} and pool.num_free == 2
+    assert pool.reference_counts() == {page: 1} and pool.num_free == 2
     pool.free([page, 0], "b")
     assert pool.num_free == 3
 
@@ -34,14 +34,14 @@ def test_a_page_is_free_again_when_its_last_holder_lets_go():
 def test_a_page_that_only_a_cache_holds_is_idle():
     pool = PagePool(4)
     pages = pool.allocate(2, "a") or []
-    pool.keep(pages, "prefix")
-    assert pool.num_idle == 0
+    pool.add_to_cache(pages, "prefix")
+    assert pool.num_evictable == 0
     pool.free(pages, "a")
-    assert pool.num_idle == 2
+    assert pool.num_evictable == 2
     pool.share(pages[:1], "b")
-    assert pool.num_idle == 1
-    assert pool.drop(pages, "prefix") == 1
-    assert pool.num_idle == 0 and pool.snapshot() == {pages[0]: 1}
+    assert pool.num_evictable == 1
+    assert pool.evict(pages, "prefix") == 1
+    assert pool.num_evictable == 0 and pool.reference_counts() == {pages[0]: 1}
 
 
 @pytest.mark.parametrize(("num_pages", "page_size"), [(1, 16), (8, 0)])
@@ -78,4 +78,4 @@ def test_random_use_keeps_pages_disjoint_and_replays():
         in_use = {page for _, pages in held for page in pages}
         assert in_use.isdisjoint(pool.free_pages)
         assert len(in_use) + pool.num_free == pool.num_usable
-        assert replay(log.events).counts == pool.snapshot()
+        assert replay(log.events).counts == pool.reference_counts()

@@ -1,8 +1,8 @@
-"""`ForwardBatch`: everything one pass through a model reads. What is not here is not known.
+"""`ForwardBatch`: all inputs of one forward pass through a model.
 
 Sequences are padded on the right: row b holds `lengths_B[b]` real tokens, then padding. With a
 cache, the new tokens come after the `cache.start` tokens that it already holds. The engine packs
-instead: one row with the new tokens of all sequences, whose pages its cache knows.
+instead: one row with the new tokens of all sequences, and a cache with their page tables.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.core.kv import KVCache
+from weft.core.kv_spec import KVCache
 from weft.core.shapes import check_shapes
 
 
 @dataclass(frozen=True)
 class ForwardBatch:
-    """Token ids and what is known about them. Only `ids_BT` is needed."""
+    """Token ids and their metadata. Only `ids_BT` is required."""
 
     ids_BT: Tensor
     lengths_B: Tensor | None = None
     """Real new tokens in each row; None: all T."""
     documents_BT: Tensor | None = None
-    """Number of the document each token belongs to, in a packed sample; it sees that one only."""
+    """Document index of each token in a packed sample; attention stays within a document."""
     prefix_B: Tensor | None = None
-    """Tokens at the start of each row that all see each other (prefix language model)."""
+    """Number of leading tokens with bidirectional attention (prefix language model)."""
     segments_BT: Tensor | None = None
-    """Which of two texts a token belongs to (BERT's token types)."""
-    placed_BT: Tensor | None = None
-    """Position of each token, where they do not count on from the cache's start: a packed row."""
+    """Segment of each token (BERT's token types)."""
+    position_ids_BT: Tensor | None = None
+    """Position of each token, if they do not continue from `start`: a packed row."""
     cache: KVCache | None = None
     memory_BSD: Tensor | None = None
     """Encoder output that cross-attention reads."""
@@ -49,7 +49,7 @@ class ForwardBatch:
 
     @property
     def start(self) -> int | Tensor:
-        """Tokens of each sequence that came before this pass."""
+        """Tokens of each sequence before this pass."""
         return 0 if self.cache is None else self.cache.start
 
     @property
@@ -57,8 +57,8 @@ class ForwardBatch:
         """Position of each new token in its document, from 0; [1, T] where all rows agree."""
         T, device = self.ids_BT.shape[1], self.ids_BT.device
         index_1T = torch.arange(T, device=device)[None]
-        if self.placed_BT is not None:
-            return self.placed_BT
+        if self.position_ids_BT is not None:
+            return self.position_ids_BT
         if self.documents_BT is not None:
             return index_1T - document_starts(self.documents_BT)
         start = self.start
@@ -66,7 +66,7 @@ class ForwardBatch:
 
 
 def document_starts(documents_BT: Tensor) -> Tensor:
-    """For each token the index at which its document begins."""
+    """For each token the index of the first token of its document."""
     index_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
     is_first_BT = torch.ones_like(documents_BT, dtype=torch.bool)
     is_first_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.cache.contiguous import ContiguousCache
+from weft.cache.contiguous_cache import ContiguousCache
 from weft.core.errors import UsageError
-from weft.core.kv import KVSpec
+from weft.core.kv_spec import KVSpec
 
 
 def cache(max_len: int = 6) -> ContiguousCache:

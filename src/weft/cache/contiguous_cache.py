@@ -1,9 +1,10 @@
-"""The plain cache: one tensor a layer, [B, max_len, *row]. Slot s of row b holds token s of
+"""The contiguous cache: one tensor per layer, [B, max_len, *row]. Slot s of row b holds token s of
 sequence b.
 
 Rows of a padded prompt are written too; the next tokens of that sequence overwrite them, and until
-then no real query can see them because they lie after it. Beam search moves rows by `reorder`,
-which copies. The engine's pages replace this cache; it stays as what they are compared with.
+then no real query attends to them because they lie after it. Beam search moves rows by `reorder`,
+which copies. The engine uses pages instead; this cache is the reference that they are compared
+with.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.core.kv import KVSpec, Rows
+from weft.core.kv_spec import KVRows, KVSpec
 
 
 class ContiguousCache:
@@ -31,44 +32,44 @@ class ContiguousCache:
     ) -> None:
         self.max_len = max_len
         self.start: int | Tensor = 0
-        self.sources: dict[int, Rows] = {}
-        self.rows: list[Rows] = [
+        self.sources: dict[int, KVRows] = {}
+        self.rows: list[KVRows] = [
             {} if spec.is_cross else empty_rows(spec, batch_size, max_len, device, dtype)
             for spec in specs
         ]
 
-    def extend(self, layer: int, rows: Rows) -> Rows:
-        """Write the new rows behind the `start` stored ones; views of everything up to the last
-        new row."""
+    def extend(self, layer: int, rows: KVRows) -> KVRows:
+        """Write the new rows after the `start` stored ones; return views of all rows up to the
+        last new one."""
         stored = self.rows[layer]
-        end = self.room_for(next(iter(rows.values())).shape[1])
+        end = self.end_of(next(iter(rows.values())).shape[1])
         for name, row in rows.items():
             write(stored[name], row, self.start)
         return {name: tensor[:, :end] for name, tensor in stored.items()}
 
-    def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
+    def source(self, layer: int, compute: Callable[[], KVRows]) -> KVRows:
         if layer not in self.sources:
-            self.sources[layer] = make()
+            self.sources[layer] = compute()
         return self.sources[layer]
 
     def layout(self, layer: int) -> None:
         """Row b is sequence b."""
 
     def advance(self, lengths: int | Tensor) -> None:
-        """After a pass: `lengths` new tokens of each sequence are now stored."""
+        """Called after a forward pass: `lengths` new tokens of each sequence are now stored."""
         start = self.start + lengths
         is_even = isinstance(start, Tensor) and bool((start == start[0]).all())
         self.start = int(start[0]) if isinstance(start, Tensor) and is_even else start
 
     def reorder(self, index_B: Tensor, sources: bool = True) -> None:
-        """Row b goes on from what row index_B[b] held; rows may be repeated or left out.
+        """Row b continues from what row index_B[b] held; rows may be repeated or left out.
 
-        `sources` False: each row keeps its source (beams of one sentence changed places), so that
-        the rows of cross-attention stay where they are.
+        `sources` False: each row keeps its source (beams of one sentence changed places), so the
+        rows of cross-attention stay where they are.
         """
         used = int(self.start.max() if isinstance(self.start, Tensor) else self.start)
         self.rows = [
-            {name: moved(tensor, index_B, used) for name, tensor in layer.items()}
+            {name: reorder_rows(tensor, index_B, used) for name, tensor in layer.items()}
             for layer in self.rows
         ]
         if sources:
@@ -79,9 +80,9 @@ class ContiguousCache:
         if isinstance(self.start, Tensor):
             self.start = self.start[index_B]
 
-    def room_for(self, new: int) -> int:
-        """The slot after the last new row; an error when the cache is too short for it."""
-        end = new + int(self.start.max() if isinstance(self.start, Tensor) else self.start)
+    def end_of(self, num_new: int) -> int:
+        """The slot after the last new row; a UsageError if the cache is too short for it."""
+        end = num_new + int(self.start.max() if isinstance(self.start, Tensor) else self.start)
         if end > self.max_len:
             raise UsageError(
                 f"the sequence has {end} tokens but the cache holds {self.max_len}. Make a longer "
@@ -92,30 +93,30 @@ class ContiguousCache:
 
 def empty_rows(
     spec: KVSpec, batch_size: int, max_len: int, device: torch.device | str, dtype: torch.dtype
-) -> Rows:
+) -> KVRows:
     return {
         name: torch.zeros(batch_size, max_len, *shape, device=device, dtype=dtype)
         for name, shape in spec.rows.items()
     }
 
 
-def moved(stored: Tensor, index_B: Tensor, used: int) -> Tensor:
-    """Rows of stored [B, max_len, ...] by index; only the first `used` slots hold anything. While
-    the number of rows stays, only those that come from elsewhere are copied, in place."""
+def reorder_rows(stored: Tensor, index_B: Tensor, used: int) -> Tensor:
+    """Rows of stored [B, max_len, ...] by index; only the first `used` slots are filled. If the
+    number of rows stays the same, only rows that change are copied, in place."""
     if len(index_B) != len(stored):
-        # zeros, not whatever memory held: a masked key's weight is 0, and 0 times NaN is NaN
+        # zeros, not uninitialized memory: a masked key's weight is 0, and 0 times NaN is NaN
         result = stored.new_zeros(len(index_B), *stored.shape[1:])
         result[:, :used] = stored[:, :used].index_select(0, index_B)
         return result
-    here_B = torch.arange(len(index_B), device=index_B.device)
-    changed = (index_B != here_B).nonzero().squeeze(1)
+    identity_B = torch.arange(len(index_B), device=index_B.device)
+    changed = (index_B != identity_B).nonzero().squeeze(1)
     if len(changed):
         stored[changed, :used] = stored[:, :used].index_select(0, index_B[changed])
     return stored
 
 
 def write(stored: Tensor, row: Tensor, start: int | Tensor) -> None:
-    """Put row [B, T, ...] into stored [B, max_len, ...] from slot `start` of each sequence on."""
+    """Write row [B, T, ...] into stored [B, max_len, ...] from slot `start` of each sequence on."""
     B, T = row.shape[:2]
     if isinstance(start, int):
         stored[:, start : start + T] = row

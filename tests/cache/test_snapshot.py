@@ -7,11 +7,11 @@ import pytest
 from tests.cache.rig import Rig
 from weft.cache import PREFIX_CACHES
 from weft.cache.events import replay
-from weft.cache.layout import Layout, Stripe
-from weft.cache.memory import Memory
-from weft.cache.pages import PagePool
-from weft.cache.prefix import Probe
-from weft.cache.saved import contents_of, fitting, restore
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
+from weft.cache.page_pool import PagePool
+from weft.cache.prefix_cache import PrefixQuery
+from weft.cache.snapshot import restore, take_snapshot, what_fits
 
 ABCDEF = [1, 2, 3, 4, 5, 6]
 
@@ -27,14 +27,14 @@ def test_a_saved_cache_is_restored_with_new_pages(kind):
     rig.store([1, 2, 3, 4, 8, 8])
     rig.store([7, 7], "salt")
     other.pool.allocate(3, "somebody else")
-    moved = restore(other.memory, contents_of(rig.memory))
+    moved = restore(other.kv_cache, take_snapshot(rig.kv_cache))
     assert len(moved) == rig.num_held == 10 and sorted(moved.values()) == list(range(4, 14))
     assert other.cached([*ABCDEF, 7]) == 6 and other.cached([7, 7, 7], "salt") == 2
-    assert other.pool.num_idle == 10
-    old = {tuple(moved.get(page, 0) for page in column) for column in rig.cache.columns()}
-    assert old == {tuple(column) for column in other.cache.columns()}
+    assert other.pool.num_evictable == 10
+    old = {tuple(moved.get(page, 0) for page in page_ids) for page_ids in rig.cache.block_pages()}
+    assert old == {tuple(page_ids) for page_ids in other.cache.block_pages()}
     told = replay(other.log.events)
-    assert told.counts == other.pool.snapshot() and set(told.rows.values()) == {0, 2}
+    assert told.counts == other.pool.reference_counts() and set(told.rows.values()) == {0, 2}
 
 
 def test_a_window_page_that_was_gone_stays_gone(kind):
@@ -43,7 +43,7 @@ def test_a_window_page_that_was_gone_stays_gone(kind):
     rig.compute(match, tables, ABCDEF)
     rig.cache.evict_oldest(1)
     rig.end(match, tables)
-    restore(other.memory, contents_of(rig.memory))
+    restore(other.kv_cache, take_snapshot(rig.kv_cache))
     assert other.num_held == rig.num_held == 5
     for length in range(1, 8):
         prompt = [*ABCDEF, 7][:length]
@@ -55,7 +55,7 @@ def test_a_smaller_pool_gets_what_was_used_last(kind):
     for first in (1, 2, 3):
         rig.store([first] * 4)
     rig.store([1] * 5)  # used again: now the latest
-    assert len(restore(other.memory, contents_of(rig.memory))) == 5
+    assert len(restore(other.kv_cache, take_snapshot(rig.kv_cache))) == 5
     assert [other.cached([first] * 5) for first in (1, 2, 3)] == [4, 2, 4]
 
 
@@ -64,14 +64,14 @@ def test_the_next_victim_is_the_one_it_would_have_been(kind):
     for first in (1, 2, 3):
         rig.store([first] * 4)
     rig.store([1] * 5)
-    restore(other.memory, contents_of(rig.memory))
+    restore(other.kv_cache, take_snapshot(rig.kv_cache))
     assert victims(other) == victims(rig) == [2, 3, 1]
 
 
 def victims(rig: Rig) -> list[int]:
     """Whose tokens leave the cache first."""
     gone: list[int] = []
-    while rig.cache.oldest() is not None:
+    while rig.cache.oldest_use() is not None:
         rig.cache.evict_oldest(1)
         gone += [one for one in (1, 2, 3) if one not in gone and not rig.cached([one] * 5)]
     return gone
@@ -82,53 +82,53 @@ def test_what_requests_use_now_is_saved_too(kind):
     match, tables = rig.begin(ABCDEF)
     rig.compute(match, tables, ABCDEF)
     rig.store([7, 7, 7, 7])
-    contents = contents_of(rig.memory)
+    contents = take_snapshot(rig.kv_cache)
     assert len(contents.pages) == 5
-    restore(other.memory, contents)
+    restore(other.kv_cache, contents)
     assert other.cached([*ABCDEF, 7]) + other.cached([7] * 5) == 6
     rig.end(match, tables)
 
 
-def sources_memory(num_pages: int) -> Memory:
-    layout = Layout((Stripe((0,)), Stripe((1,), is_cross=True)))
-    return Memory(layout, PagePool(num_pages, 2), PREFIX_CACHES["radix"])
+def sources_cache(num_pages: int) -> KVCacheManager:
+    layout = KVCacheLayout((KVCacheGroup((0,)), KVCacheGroup((1,), is_cross=True)))
+    return KVCacheManager(layout, PagePool(num_pages, 2), PREFIX_CACHES["radix"])
 
 
-def use_source(memory: Memory, key: str, is_written: bool = True) -> None:
-    source = memory.sources.add(key, 3, memory.allocate(2, "a") or [], "a")
+def use_source(kv_cache: KVCacheManager, key: str, is_written: bool = True) -> None:
+    source = kv_cache.encoder_cache.add(key, 3, kv_cache.allocate(2, "a") or [], "a")
     if is_written:
-        memory.sources.written(source)
-        memory.sources.release(source, "a")
+        kv_cache.encoder_cache.mark_written(source)
+        kv_cache.encoder_cache.release(source, "a")
 
 
 def test_sources_come_as_a_whole_and_unwritten_ones_not_at_all():
-    memory, other = sources_memory(20), sources_memory(6)
+    kv_cache, other = sources_cache(20), sources_cache(6)
     for key in ("one", "two", "three"):
-        use_source(memory, key)
-    use_source(memory, "planned", is_written=False)
-    contents = contents_of(memory)
+        use_source(kv_cache, key)
+    use_source(kv_cache, "planned", is_written=False)
+    contents = take_snapshot(kv_cache)
     assert [source.key for source in contents.sources] == ["one", "two", "three"]
-    assert len(fitting(contents, 5).pages) == 4
+    assert len(what_fits(contents, 5).pages) == 4
     moved = restore(other, contents)
-    assert len(moved) == 4 and set(other.sources.sources) == {"two", "three"}
-    assert other.pool.num_idle == 4 and other.pool.num_free == 1
-    other.sources.evict_oldest(1)
-    assert set(other.sources.sources) == {"three"}, "the older one is the first to go"
-    found = other.sources.find("three")
+    assert len(moved) == 4 and set(other.encoder_cache.sources) == {"two", "three"}
+    assert other.pool.num_evictable == 4 and other.pool.num_free == 1
+    other.encoder_cache.evict_oldest(1)
+    assert set(other.encoder_cache.sources) == {"three"}, "the older one is the first to go"
+    found = other.encoder_cache.find("three")
     assert found is not None and found.is_written and found.num_tokens == 3
 
 
 def test_nothing_is_restored_over_what_is_there():
     rig = Rig("radix")
     rig.store(ABCDEF)
-    with pytest.raises(AssertionError, match="holds something already"):
-        restore(rig.memory, contents_of(rig.memory))
+    with pytest.raises(AssertionError, match="a cache that is not empty"):
+        restore(rig.kv_cache, take_snapshot(rig.kv_cache))
 
 
 def test_a_probe_made_before_finds_what_was_restored(kind):
     rig, other = Rig(kind), Rig(kind)
-    probe = Probe([*ABCDEF, 7], "")
+    probe = PrefixQuery([*ABCDEF, 7], "")
     assert other.cache.peek(probe) == 0
     rig.store(ABCDEF)
-    restore(other.memory, contents_of(rig.memory))
+    restore(other.kv_cache, take_snapshot(rig.kv_cache))
     assert other.cache.peek(probe) == 6

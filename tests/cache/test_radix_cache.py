@@ -3,9 +3,8 @@ from __future__ import annotations
 import random
 
 from tests.cache.rig import Rig
-from weft.cache.leaves import Node, agreeing_blocks
-from weft.cache.prefix import Probe
-from weft.cache.radix import RadixCache
+from weft.cache.prefix_cache import PrefixQuery
+from weft.cache.radix_cache import RadixCache, RadixNode, num_matching_blocks
 
 
 def runs(cache: RadixCache) -> dict[tuple[int, ...], int]:
@@ -33,7 +32,7 @@ def test_a_locked_node_is_split_and_stays_locked_on_both_sides():
         (1, 2, 3, 4, 5, 6): 0,
         (1, 2, 3, 4, 9, 9): 1,
     }
-    assert cache.evict_oldest(100) == 1 and cache.oldest() is None
+    assert cache.evict_oldest(100) == 1 and cache.oldest_use() is None
     rig.end(*second)
     assert cache.evict_oldest(100) == 1 and cache.evict_oldest(100) == 2
     assert cache.roots == {} and rig.num_held == 0
@@ -45,8 +44,10 @@ def test_a_leaf_grows_in_place_while_only_its_own_sequence_uses_it():
     match, tables = rig.begin(tokens)
     for token in range(3, 20):
         rig.compute(match, tables, tokens)
-        fresh = rig.pool.allocate(tables.needs(len(tokens), len(tokens) + 1), tables.owner)
-        tables.grow(len(tokens), len(tokens) + 1, fresh or [])
+        fresh = rig.pool.allocate(
+            tables.num_pages_needed(len(tokens), len(tokens) + 1), tables.owner
+        )
+        tables.add_pages(len(tokens), len(tokens) + 1, fresh or [])
         tokens.append(token)
     assert len(runs(cache)) == 2, "the root and one leaf"
     other = rig.begin(tokens)
@@ -62,7 +63,7 @@ def test_eviction_takes_leaves_before_their_parents():
     rig.store([1, 2, 5, 6])
     rig.store([1, 2, 7, 8])
     order = []
-    while cache.oldest() is not None:
+    while cache.oldest_use() is not None:
         before = set(runs(cache))
         cache.evict_oldest(100)
         order.append(sorted(before - set(runs(cache)))[-1])
@@ -88,9 +89,9 @@ def test_locks_are_the_matches_below():
             alive.append((match, tables))
         elif alive:
             rig.end(*alive.pop(rng.randrange(len(alive))))
-        expected: dict[Node, int] = {}
+        expected: dict[RadixNode, int] = {}
         for match, _ in alive:
-            node = match.place
+            node = match.handle
             while node is not None:
                 expected[node] = expected.get(node, 0) + 1
                 node = node.parent
@@ -102,14 +103,14 @@ def test_agreeing_blocks_of_every_length():
     stored = list(range(20))
     for differs_at in range(20):
         tokens = stored[:differs_at] + [99] + stored[differs_at + 1 :]
-        assert agreeing_blocks(stored, tokens, 4) == differs_at // 4
-    assert agreeing_blocks(stored, stored[:11], 4) == 2
+        assert num_matching_blocks(stored, tokens, 4) == differs_at // 4
+    assert num_matching_blocks(stored, stored[:11], 4) == 2
 
 
 def test_a_probe_that_is_looked_up_again_finds_what_a_new_one_finds():
     """It goes on from where it was, through splits, growth, eviction and other tails."""
     rng, (rig, cache) = random.Random(4), radix(num_pages=60)
-    probes = [Probe(rng.choices([1, 2], k=rng.randint(3, 14)), "") for _ in range(20)]
+    probes = [PrefixQuery(rng.choices([1, 2], k=rng.randint(3, 14)), "") for _ in range(20)]
     for _ in range(400):
         rig.store(rng.choices([1, 2], k=rng.randint(1, 14)))
         if rng.random() < 0.5:
@@ -117,4 +118,4 @@ def test_a_probe_that_is_looked_up_again_finds_what_a_new_one_finds():
         while rig.pool.num_free < 10:
             cache.evict_oldest(1)
         for probe in probes:
-            assert cache.peek(probe) == cache.peek(Probe(probe.tokens, ""))
+            assert cache.peek(probe) == cache.peek(PrefixQuery(probe.tokens, ""))

@@ -1,12 +1,12 @@
 """What an attention layer stores per token (`KVSpec`), and what one call of it reads (`KVView`).
 
-Attention layers and caches are strangers: a layer *declares* its rows, a cache stores whatever was
-declared and hands back the rows of the whole sequence. MHA declares K and V of every head, GQA of K
+Attention layers and caches are independent: a layer declares its rows, a cache stores whatever was
+declared and returns the rows of the whole sequence. MHA declares K and V of every head, GQA of K
 heads, MLA one latent row.
 
-Keys live in slots: slot s of a row of the batch holds the key of that sequence's token s. Queries
-are the newest tokens; the first of them stands at slot `start`. Masks and relative positions speak
-of slots only.
+Keys are stored in slots: slot s of a row of the batch holds the key of that sequence's token s.
+Queries are the newest tokens; the first of them is at slot `start`. Masks and relative positions
+use slots only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-Rows = dict[str, Tensor]
+KVRows = dict[str, Tensor]
 """Rows of one layer by name, each [B, tokens, *row shape]."""
 
 
@@ -42,7 +42,7 @@ class KVSpec:
 
 
 class KVView(Protocol):
-    """Keys and values of every sequence in the batch, and the slot at which the queries begin."""
+    """Keys and values of every sequence in the batch, and the slot of the first query."""
 
     @property
     def k_BSKC(self) -> Tensor: ...
@@ -57,7 +57,7 @@ class KVView(Protocol):
 
 @dataclass(frozen=True)
 class DenseView:
-    """A view over plain tensors: what a pass without a cache, or a contiguous cache, hands over."""
+    """A view over plain tensors: a pass without a cache, or with a contiguous one."""
 
     k_BSKC: Tensor
     v_BSKU: Tensor
@@ -66,12 +66,12 @@ class DenseView:
 
 @dataclass(frozen=True)
 class PageLayout:
-    """Where the keys of a packed pass lie: B sequences whose new tokens stand one behind the other.
+    """Where the keys of a packed pass are: B sequences whose new tokens are concatenated.
 
     tokens N      a0 a1 a2 | b0 | c0 c1      offsets [0, 3, 4, 6]
     pages         a: 7 2   | b: 7 5 9 | c: 4 of R rows each; a and b share page 7
 
-    All int32 tensors, made once a pass and shared by all layers that store alike.
+    All int32 tensors, made once per pass and shared by all layers of a KV cache group.
     """
 
     offsets: Tensor
@@ -79,15 +79,14 @@ class PageLayout:
     starts_B: Tensor
     """Slot of the first query of each sequence."""
     lengths_B: Tensor
-    """Keys of each sequence, the new ones included; of its source for cross-attention."""
+    """Keys of each sequence, including the new ones; of its source for cross-attention."""
     table_BP: Tensor
-    """Page that holds slots p R to p R + R - 1; 0, which is no page, where nothing is read."""
+    """Page that holds slots p R to p R + R - 1; 0, the null page, where nothing is read."""
 
 
 @dataclass(frozen=True)
 class PagedView:
-    """Keys and values of one layer where they lie: in the pages of a pool that all sequences
-    share."""
+    """Keys and values of one layer in the pages of a pool that all sequences share."""
 
     k_PRKC: Tensor
     v_PRKU: Tensor
@@ -98,21 +97,21 @@ class PagedView:
 class KVCache(Protocol):
     """Stores declared rows. Layers are numbered in the order of the specs it was made from.
 
-    A cache over pages may also offer `target(layer, spec)`, the pages of a layer and the slots of
-    this pass's new tokens in them: with it, compiled layers write their rows themselves. And
-    `storage`, the object that holds those pages in their place for longer than this pass, or None.
+    A paged cache may also have `write_slots(layer, spec)`, the pages of a layer and the slots of
+    this pass's new tokens in them, through which compiled layers write their rows directly; and
+    `storage`, the object that owns those pages beyond this pass, or None.
     """
 
     @property
     def start(self) -> int | Tensor:
-        """How many tokens of each sequence were stored before this pass."""
+        """Number of tokens of each sequence that were stored before this pass."""
 
-    def extend(self, layer: int, rows: Rows) -> Rows:
+    def extend(self, layer: int, rows: KVRows) -> KVRows:
         """Store the rows of this pass's new tokens; return the rows of all tokens so far."""
 
-    def source(self, layer: int, make: Callable[[], Rows]) -> Rows:
-        """The source's rows for a cross-attention layer; `make` is called only the first time."""
+    def source(self, layer: int, compute: Callable[[], KVRows]) -> KVRows:
+        """The source's rows for a cross-attention layer; `compute` is called only once."""
 
     def layout(self, layer: int) -> PageLayout | None:
-        """Where in the returned rows the keys of each sequence lie; None: row b is sequence b. With
+        """Where the keys of each sequence are in the returned rows; None: row b is sequence b. With
         a layout, rows are those of all pages, [P, R, *row shape]."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weft.core.kv import DenseView, KVSpec
+from weft.core.kv_spec import DenseView, KVSpec
 
 H, K, C = 8, 2, 16
 

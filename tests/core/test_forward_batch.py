@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from weft.core.batch import ForwardBatch, document_starts
 from weft.core.errors import UsageError
+from weft.core.forward_batch import ForwardBatch, document_starts
 
 IDS = torch.zeros(2, 5, dtype=torch.long)
 
