@@ -8,8 +8,8 @@ import torch
 from weft.cache.kv_store import KVStore
 from weft.cache.page_tables import PageCopy
 from weft.core.kv_spec import KVSpec
-from weft.engine import copying
 from weft.engine.copying import copy_pages
+from weft.native import kernels
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
@@ -18,7 +18,7 @@ def test_rows_arrive_in_every_place(
     is_compiled: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
-        monkeypatch.setattr(copying, "native", lambda: None)
+        monkeypatch.setattr(kernels, "native", lambda: None)
     spec = KVSpec({"k": (2, 3), "v": (2, 5)})
     store = KVStore([spec] * 3, [(0, 0), (0, 1), (1, 0)], 9, 4, dtype=dtype)
     for rows in store.rows:

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 from torch import Tensor
-
-from weft.core.kv_spec import PagedView, PageLayout
 from weft.native.activation import ACTIVATIONS, activate
 from weft.native.best import log_sums
-from weft.native.library import native
 from weft.native.short import CompiledShort
+
+from weft.core.kv_spec import PagedView, PageLayout
+from weft.native.library import native
 from weft.nn.attention.kernels.paged import paged_attention
 
 pytestmark = pytest.mark.skipif(native() is None, reason="needs the compiled kernels")

@@ -10,8 +10,8 @@ import torch
 from weft.core.errors import UsageError
 from weft.core.quantized import dequantised
 from weft.native import packed as module
-from weft.native.packed import PackedWeight, pack, pack_blocks, panels
-from weft.nn.product import linear
+from weft.native.kernels import linear
+from weft.native.packed import PackedMatrix, pack, pack_blocks, panels
 
 
 def blocks(bits: int, outputs: int = 37, inputs: int = 96):
@@ -83,7 +83,7 @@ def test_a_copy_has_numbers_of_its_own() -> None:
     first = pack(torch.randn(5, 4))
     x = torch.randn(2, 4)
     expected = linear(x, first)
-    second: PackedWeight = copy.deepcopy(first)
+    second: PackedMatrix = copy.deepcopy(first)
     first.data.zero_()
     assert linear(x, second).equal(expected)
     assert linear(x, first).equal(torch.zeros(2, 5))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from weft.nn.product import linear
 
 from tests.engine.asking import beam_search
 from tests.engine.tiny import tiny
@@ -21,7 +22,6 @@ from tests.nn.attention.test_paged import case
 from weft.native.library import native
 from weft.native.packed import PackedWeight, pack, pack_blocks
 from weft.nn.attention.kernels.paged import paged_attention
-from weft.nn.product import linear
 
 pytestmark = pytest.mark.skipif(native() is None, reason="needs the compiled kernels")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from weft.native.kernels import ByteDropout, HashDropout, random_bytes
 from weft.native.library import native
-from weft.nn.dropout import ByteDropout, Dropout, HashDropout, random_bytes
+from weft.nn.dropout import Dropout
 
 KINDS = [
     ByteDropout,

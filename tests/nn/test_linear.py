@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.native import packed
-from weft.native.packed import PackedWeight, pack, pack_blocks
+from weft.native.packed import PackedMatrix, pack, pack_blocks
 from weft.nn.hollow import is_hollow
 from weft.nn.linear import Linear, Table, pack_model, unpack_model
 from weft.nn.packable import Packable
@@ -51,7 +51,7 @@ def tied() -> tuple[Tied, Tensor]:
     return model, model.words.weight.detach().clone()
 
 
-def few_bits() -> PackedWeight:
+def few_bits() -> PackedMatrix:
     quants = torch.randint(0, 16, (37, 32)).to(torch.int8)
     return pack_blocks(quants, torch.rand(37, 1).half(), -torch.rand(37, 1).half())
 

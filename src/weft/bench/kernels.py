@@ -21,10 +21,10 @@ from torch import Tensor
 
 from weft.core.kv_spec import PagedView, PageLayout
 from weft.core.quantized import BITS, GROUP, Kind
+from weft.native.kernels import linear
 from weft.native.library import native
-from weft.native.packed import PackedWeight
+from weft.native.packed import PackedMatrix
 from weft.nn.attention.kernels.paged import paged_attention
-from weft.nn.product import linear
 
 LAYER = ((576, 960), (576, 576), (576, 3072), (1536, 576))
 """Inputs and outputs of a layer's products: Q, K and V together, out, gate and up, down."""
@@ -61,17 +61,17 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def random_weight(kind: Kind, inputs: int, outputs: int) -> PackedWeight:
+def random_weight(kind: Kind, inputs: int, outputs: int) -> PackedMatrix:
     """A packed weight of random numbers, made in its packed form."""
     library = native()
     assert library is not None, "there is no library to measure"
     width = library.panel_width
     num = -(-outputs // width)
     if kind == "f32":
-        return PackedWeight(kind, outputs, inputs, torch.randn(num, inputs, width))
+        return PackedMatrix(kind, outputs, inputs, torch.randn(num, inputs, width))
     words = torch.randint(-(2**31), 2**31, (num, inputs * BITS[kind] // 32, width)).int()
     scales = torch.randn(num, inputs // GROUP, width).half()
-    return PackedWeight(kind, outputs, inputs, words, scales, scales if kind == "q4" else None)
+    return PackedMatrix(kind, outputs, inputs, words, scales, scales if kind == "q4" else None)
 
 
 def bench_products(clock: Clock, rows: Sequence[int]) -> None:
@@ -82,7 +82,7 @@ def bench_products(clock: Clock, rows: Sequence[int]) -> None:
     for inputs, outputs in (*LAYER, HEAD):
         weight_OI = torch.randn(outputs, inputs)
         packed = [random_weight(kind, inputs, outputs) for kind in BITS]
-        packed += [replace(one, is_rounded=True) for one in packed[1:]]
+        packed += [replace(one, int8_activations=True) for one in packed[1:]]
         for num in rows:
             x = torch.randn(num, inputs)
             tasks = [partial(F.linear, x, weight_OI), *(partial(linear, x, p) for p in packed)]
@@ -95,13 +95,13 @@ def bench_products(clock: Clock, rows: Sequence[int]) -> None:
 def bench_token(clock: Clock) -> None:
     say(f"\none token: {NUM_LAYERS} x {LAYER} and {HEAD}, each weight read once")
     each = [("f32", "f32", False), ("q8", "q8", False), ("q4", "q8", False)]
-    for body, head, is_rounded in [*each, ("q8", "q8", True), ("q4", "q8", True)]:
+    for body, head, int8_activations in [*each, ("q8", "q8", True), ("q4", "q8", True)]:
         shapes = [(body, *shape) for shape in LAYER * NUM_LAYERS] + [(head, *HEAD)]
         weights = [random_weight(kind, *shape) for kind, *shape in shapes]  # type: ignore[arg-type]
-        weights = [replace(weight, is_rounded=is_rounded) for weight in weights]
+        weights = [replace(weight, int8_activations=int8_activations) for weight in weights]
         inputs = {size: torch.randn(1, size) for size in (576, 1536)}
 
-        def token(weights: list[PackedWeight] = weights, x: dict[int, Tensor] = inputs) -> None:
+        def token(weights: list[PackedMatrix] = weights, x: dict[int, Tensor] = inputs) -> None:
             for weight in weights:
                 linear(x[weight.inputs], weight)
 
@@ -109,7 +109,7 @@ def bench_token(clock: Clock) -> None:
         num_bytes = sum(weight.num_bytes for weight in weights)
         speed = num_bytes / seconds / 1e9
         size = f"{num_bytes / 2**20:4.0f} MB"
-        told = f"layers {body}, head {head}{', inputs rounded' if is_rounded else ''}:"
+        told = f"layers {body}, head {head}{', inputs rounded' if int8_activations else ''}:"
         say(f"  {told:34} {seconds * 1e3:7.2f} ms  {size}  {speed:5.1f} GB/s")
 
 

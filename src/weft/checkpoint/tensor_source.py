@@ -24,9 +24,9 @@ from weft.core.quantized import QuantizedMatrix
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
 from weft.native.library import native
-from weft.native.packed import PackedWeight, pack_rows
+from weft.native.malloc import trim_malloc
+from weft.native.packed import PackedMatrix, pack_quantized
 from weft.nn.hollow import hollow
-from weft.nn.memory import give_back
 from weft.nn.packable import Packable
 
 
@@ -103,7 +103,7 @@ def build_from_source(
     places = {names[0]: names for names in owners(model).values()}
     for rule in rules:
         load_weight(model, places[rule.target_name], rule, source, torch.device(device), dtype)
-    give_back()
+    trim_malloc()
     return model.eval()
 
 
@@ -183,7 +183,7 @@ def load_weight(
     if places and isinstance(source, QuantizedSource):
         few = rule.join_quantized(map(source.read_quantized, rule.file_names))
         if few is not None:
-            return share_packed(places, pack_rows(few))
+            return share_packed(places, pack_quantized(few))
     parts = [source.read(name) for name in rule.file_names]
     tensor = rule.join(parts)
     tensor = tensor.to(device, dtype if tensor.is_floating_point() else None).contiguous()
@@ -228,7 +228,7 @@ def packables(model: nn.Module, names: Sequence[str]) -> list[tuple[Packable, st
     return found
 
 
-def share_packed(places: Sequence[tuple[Packable, str]], packed: PackedWeight) -> None:
+def share_packed(places: Sequence[tuple[Packable, str]], packed: PackedMatrix) -> None:
     """One hollow parameter and one packed weight in all of the places."""
     layer, last = places[0]
     weight = nn.Parameter(hollow(layer.get_parameter(last).shape))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.native.best import best_of, log_sums
+from weft.native.kernels import log_sum_exp, top_k
 from weft.nn.head import Head
 
 Banned = Mapping[tuple[int, ...], Sequence[int]]
@@ -82,12 +82,12 @@ class Chances:
     def best_logits(self, count: int, banned: Banned) -> Found:
         """The same from the logits."""
         logits_NV = self.logits_NV
-        sums_N = log_sums(logits_NV)
+        sums_N = log_sum_exp(logits_NV)
         if banned:
             logits_NV = logits_NV.clone()
         for ids, rows in banned.items():
             logits_NV[np.ix_(rows, ids)] = -inf
-        return *best_of(logits_NV, count), sums_N
+        return *top_k(logits_NV, count), sums_N
 
 
 class ComingChances(Chances):

@@ -14,17 +14,12 @@ import numpy as np
 
 from weft.cache.kv_store import KVStore
 from weft.cache.page_tables import PageCopy
-from weft.native.library import native
+from weft.native.kernels import copy_rows
 
 
 def copy_pages(store: KVStore, copies: Sequence[PageCopy] | Any) -> None:
     """What a fork is about to write into becomes its own. `copies`: also an array of such rows."""
-    library, triples = native(), np.ascontiguousarray(copies, dtype=np.int64)
-    if library is None or store.device.type != "cpu":
-        store.copy(triples[:, 0].tolist(), triples[:, 1].tolist())
-        return
+    copies_N3 = np.ascontiguousarray(copies, dtype=np.int64)
     for rows in store.rows:
-        for stored in rows.values():
-            size = stored.element_size()
-            page, row = stored.stride(0) * size, stored.stride(1) * size
-            library.copy_rows(stored.data_ptr(), page, row, triples.ctypes.data, len(copies))
+        for pages in rows.values():
+            copy_rows(pages, copies_N3)

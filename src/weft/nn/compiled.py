@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from weft.native.kernels import is_inference_float32
 from weft.native.library import Native, native
 from weft.native.structs import LayerAtStruct, LayerPassStruct, LayerStruct
 from weft.nn.attention.layer import Attention, Pass
 from weft.nn.compiled_block import BlockReader, NotCompiledError, Watch
 from weft.nn.compiled_pass import CompiledPass, LayerSize, layouts_of, source_of
-from weft.nn.product import is_plain
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Compiled:
 
     def run(self, blocks: Sequence[nn.Module], passes: Passes, x_1ND: Tensor) -> Tensor | None:
         """x behind all blocks; None where modules have to do some of it."""
-        if not is_plain(x_1ND) or x_1ND.shape[0] != 1:
+        if not is_inference_float32(x_1ND) or x_1ND.shape[0] != 1:
             return None
         ready = self.ready(blocks, passes, x_1ND.shape[1])
         return None if ready is None else ready.run(x_1ND.contiguous())

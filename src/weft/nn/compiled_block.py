@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from weft.native.activation import COMPILED
-from weft.native.packed import PackedWeight
+from weft.native.kernels import ACTIVATION_IDS
+from weft.native.packed import PackedMatrix
 from weft.native.structs import HeadsStruct, LayerStruct, NormStruct, PathStruct, ProductStruct
 from weft.nn.attention.heads import GroupedAttention
 from weft.nn.feedforward import EXACT, Gated, Plain
@@ -87,7 +87,7 @@ class BlockReader:
     def feedforward(self, layer: Any) -> tuple[ProductStruct, ProductStruct, int, bool, int]:
         is_gated = type(layer) is Gated
         up, down = self.product(layer.gate_up if is_gated else layer.up), self.product(layer.down)
-        return up, down, layer.down.in_features, is_gated, COMPILED[EXACT[layer.kind]]
+        return up, down, layer.down.in_features, is_gated, ACTIVATION_IDS[EXACT[layer.kind]]
 
     def path(self, path: Any) -> PathStruct:
         has_out = path.placement == "both"
@@ -114,7 +114,7 @@ class BlockReader:
 
     def product(self, layer: Any) -> ProductStruct:
         packed = layer.current() if type(layer) is Linear else None
-        if not isinstance(packed, PackedWeight) or not packed.is_native:
+        if not isinstance(packed, PackedMatrix) or not packed.is_native:
             raise NotCompiledError
         bias = layer._parameters["bias"]
         return ProductStruct(packed.address, None if bias is None else bias.data_ptr())

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.core.kv_spec import KVRows, PageLayout
+from weft.native.attention_kernels import layout_pointers
 from weft.native.structs import (
     HeadsStruct,
     LayerPassStruct,
@@ -20,7 +21,6 @@ from weft.native.structs import (
     PagedStruct,
     TurnsStruct,
 )
-from weft.nn.attention.kernels.paged import pointers
 from weft.nn.attention.layer import Attention, Pass
 from weft.nn.attention.packed import Reach, reach_of
 from weft.nn.positions.base import Position
@@ -136,7 +136,7 @@ class CompiledPass:
         """All of a call that does not change from layer to layer."""
         k_PRKC, v_PRKC = rows["k"], rows["v"]
         assert reach is not None, "a mask that the kernel does not know"
-        call.offsets, call.starts, call.lengths, call.table, call.order = pointers(layout)
+        call.offsets, call.starts, call.lengths, call.table, call.order = layout_pointers(layout)
         (call.k_page, call.k_row, call.k_head, _) = k_PRKC.stride()
         (call.v_page, call.v_row, call.v_head, _) = v_PRKC.stride()
         (_, call.page_rows, call.key_heads, call.head_size) = k_PRKC.shape

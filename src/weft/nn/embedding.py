@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from weft.core.config import Config
 from weft.core.forward_batch import ForwardBatch
+from weft.native.kernels import is_contiguous_float32
 from weft.native.structs import NormStruct, WordsStruct
 from weft.nn.dropout import Dropout
 from weft.nn.linear import Table
-from weft.nn.norm import Norm, NormConfig, build_norm, is_float_cpu
+from weft.nn.norm import Norm, NormConfig, build_norm
 from weft.nn.positions.base import Position
 
 
@@ -75,7 +76,7 @@ class Embedding(nn.Module):
         added_MD = position.position_rows(num_rows) if is_added else None
         if table is None or not table.is_native or self.segments is not None or self.training:
             return None
-        if is_added and (added_MD is None or not is_float_cpu(added_MD)):
+        if is_added and (added_MD is None or not is_contiguous_float32(added_MD)):
             return None
         norm = self.norm.struct() if isinstance(self.norm, Norm) else NormStruct()
         if norm is None:

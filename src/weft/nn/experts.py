@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.core.shapes import check_shapes
-from weft.native.activation import activate
+from weft.native.kernels import activation, is_inference_float32, linear, linear_part
 from weft.nn.linear import Linear
 from weft.nn.packable import Packable
-from weft.nn.product import is_plain, linear, linear_part
 
 
 def gated_width(width: int) -> int:
@@ -129,7 +128,7 @@ class Router(Packable):
         """(chosen, share) of each token, both [N, experts_per_token], the best expert first."""
         config, logits_NE = self.config, self.logits(x_ND)
         is_sigmoid = config.scoring == "sigmoid"
-        score_NE = activate("sigmoid", logits_NE) if is_sigmoid else logits_NE.softmax(-1)
+        score_NE = activation("sigmoid", logits_NE) if is_sigmoid else logits_NE.softmax(-1)
         rank_NE = score_NE.detach()
         if self.correction_E is not None:
             rank_NE = rank_NE + self.correction_E
@@ -141,7 +140,7 @@ class Router(Packable):
 
     def logits(self, x_ND: Tensor) -> Tensor:
         packed = self.current("weight_ED")
-        if packed is not None and is_plain(x_ND):
+        if packed is not None and is_inference_float32(x_ND):
             return linear(x_ND, packed)
         # float32 at least: in bfloat16 near scores are ties, and a tie is a wrong expert
         dtype = torch.promote_types(x_ND.dtype, torch.float32)
@@ -170,7 +169,7 @@ class SharedExperts(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         gate_NF, up_NF = self.gate_up(x_BTD).flatten(0, -2).chunk(2, dim=-1)
         is_packed = self.gate_up.packs(x_BTD)
-        inner_NF = activate("silu", gate_NF, up_NF) if is_packed else F.silu(gate_NF) * up_NF
+        inner_NF = activation("silu", gate_NF, up_NF) if is_packed else F.silu(gate_NF) * up_NF
         return self.down(inner_NF).view_as(x_BTD)
 
 
@@ -226,7 +225,7 @@ class Experts(Packable):
         for e, x in enumerate(parts):
             if x.shape[0]:
                 both = linear_part(x, gate_up, slice(e * wide, (e + 1) * wide))
-                inner = activate("silu", *both.chunk(2, dim=-1))
+                inner = activation("silu", *both.chunk(2, dim=-1))
                 done.append(linear_part(inner, down, slice(e * narrow, (e + 1) * narrow)))
         return done
 

@@ -11,12 +11,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.config import Config
-from weft.native.best import best_of_product
+from weft.native.kernels import is_inference_float32, linear_top_k
 from weft.native.structs import ProductStruct
 from weft.nn.hooks import is_looked_at
 from weft.nn.linear import Linear, Product
 from weft.nn.norm import NormConfig, build_norm
-from weft.nn.product import is_plain
 
 LEAST_ROWS = 6
 """For each thread: so many share what is read of the table."""
@@ -70,13 +69,13 @@ class Head(Product):
         looks at them, or where rows are so few that cores would wait: to the last bit it is the
         same."""
         packed = self.current()
-        if packed is None or not packed.is_native or not is_plain(x_ND):
+        if packed is None or not packed.is_native or not is_inference_float32(x_ND):
             return None
         if self.softcap is not None or len(x_ND) < LEAST_ROWS * torch.get_num_threads():
             return None
         if is_looked_at(self.modules()):
             return None
-        return best_of_product(self.entered(x_ND), packed, self.bias, count, banned)
+        return linear_top_k(self.entered(x_ND), packed, self.bias, count, banned)
 
     def struct(self) -> ProductStruct | None:
         """The product, for the compiled library; None where there is more to do than it and a

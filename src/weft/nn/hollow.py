@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.native.packed import PackedWeight
-from weft.native.unpacked import unpacked
+from weft.native.packed import PackedMatrix, dequantize
 
 
 def hollow(shape: torch.Size) -> Tensor:
@@ -39,19 +38,19 @@ def hollow_out(weight: Tensor) -> None:
         weight.data = hollow(weight.shape)
 
 
-def refill(weight: Tensor, packed: PackedWeight) -> None:
+def refill(weight: Tensor, packed: PackedMatrix) -> None:
     """Give a hollow weight its numbers back."""
     # outside of inference mode, whose tensors could never be trained
     with torch.inference_mode(False), torch.no_grad():
-        weight.data = unpacked(packed).view(weight.shape)
+        weight.data = dequantize(packed).view(weight.shape)
 
 
 class Whole(torch.autograd.Function):
     """A hollow weight and its packed form -> the numbers, whose gradient is the weight's."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, packed: PackedWeight) -> Tensor:
-        return unpacked(packed).view(weight.shape)
+    def forward(ctx: Any, weight: Tensor, packed: PackedMatrix) -> Tensor:
+        return dequantize(packed).view(weight.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

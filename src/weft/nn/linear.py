@@ -9,16 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.native.packed import PackedWeight
-from weft.native.unpacked import rows_of
-from weft.nn.memory import give_back
+from weft.native.kernels import embedding_rows, is_inference_float32, linear
+from weft.native.malloc import trim_malloc
+from weft.native.packed import PackedMatrix
 from weft.nn.packable import Packable
-from weft.nn.product import is_plain, linear
 
 
 class Product(Packable):
-    """x W^T + bias: x [..., I] -> y [..., O]. Packed, by nn/product.py, whose rows do not know each
-    other; with gradients, other dtypes and devices by torch."""
+    """x W^T + bias: x [..., I] -> y [..., O]. Packed, by native/kernels.py; with gradients, other
+    dtypes and devices by torch."""
 
     weight: Tensor
     bias: Any
@@ -26,7 +25,7 @@ class Product(Packable):
     def product(self, x: Tensor, outputs: slice | None = None) -> Tensor:
         """All outputs or some."""
         packed = self.current()
-        if packed is not None and is_plain(x):
+        if packed is not None and is_inference_float32(x):
             return linear(x, packed, self.bias, outputs)
         if outputs is None:
             return F.linear(x, self.whole(), self.bias)
@@ -50,7 +49,7 @@ class Table(Packable, nn.Embedding):
             return super().forward(input)
         if torch.is_grad_enabled():
             return F.embedding(input, self.whole(), self.padding_idx)
-        return rows_of(packed, input)
+        return embedding_rows(packed, input)
 
 
 OURS: dict[type[nn.Module], type[Packable]] = {nn.Linear: Linear, nn.Embedding: Table}
@@ -62,13 +61,13 @@ def pack_model(model: nn.Module) -> nn.Module:
     Layers with one weight share its packed form; a table is packed only with a product's."""
     layers = list(packables(model))
     refuse_strangers(model, layers)
-    made, freed = dict[int, PackedWeight](), 0
+    made, freed = dict[int, PackedMatrix](), 0
     for layer, name in each_weight(layers):
         weight = layer.get_parameter(name)
         if not isinstance(layer, Table):
             size = weight.untyped_storage().nbytes()
             made[id(weight)] = layer.pack(made.get(id(weight)), name)
-            freed = give_back(freed + size)
+            freed = trim_malloc(freed + size)
     for layer, name in each_weight(layers):
         weight = layer.get_parameter(name)
         if isinstance(layer, Table) and id(weight) in made:

@@ -16,10 +16,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from weft.native.packed import PackedWeight, pack
-from weft.native.unpacked import unpacked
+from weft.native.kernels import is_inference_float32
+from weft.native.packed import PackedMatrix, dequantize, pack
 from weft.nn.hollow import Whole, check_unwritten, hollow, hollow_out, is_hollow, refill
-from weft.nn.product import is_plain
 
 
 class Packable(nn.Module):
@@ -27,14 +26,14 @@ class Packable(nn.Module):
 
     packable: tuple[str, ...] = ("weight",)
     """Names of these weights: matrices, or stacks of matrices."""
-    forms: Mapping[str, PackedWeight] = MappingProxyType({})
+    forms: Mapping[str, PackedMatrix] = MappingProxyType({})
     """Packed weights by name; a stack is packed as one matrix, all of its rows below each other."""
 
     @property
-    def packed(self) -> PackedWeight | None:
+    def packed(self) -> PackedMatrix | None:
         return self.forms.get("weight")
 
-    def current(self, name: str = "weight") -> PackedWeight | None:
+    def current(self, name: str = "weight") -> PackedMatrix | None:
         """The packed weight, as long as the numbers are there: another layer with the same weight
         may have been unpacked, and its weight changed."""
         packed = self.forms.get(name)
@@ -45,9 +44,11 @@ class Packable(nn.Module):
 
     def packs(self, x: Tensor) -> bool:
         """Whether packed weights are used for this input."""
-        return is_plain(x) and all(self.current(name) is not None for name in self.packable)
+        return is_inference_float32(x) and all(
+            self.current(name) is not None for name in self.packable
+        )
 
-    def pack(self, packed: PackedWeight | None = None, name: str = "weight") -> PackedWeight:
+    def pack(self, packed: PackedMatrix | None = None, name: str = "weight") -> PackedMatrix:
         """Let this packed weight hold the numbers from now on; None: one made of them, unless
         there is one."""
         weight = self.get_parameter(name)
@@ -69,7 +70,7 @@ class Packable(nn.Module):
                 refill(weight, self.numbers(name))
         self.forms = {}
 
-    def numbers(self, name: str) -> PackedWeight:
+    def numbers(self, name: str) -> PackedMatrix:
         """The packed form of a weight that is hollow."""
         assert name in self.forms, f"{name} is hollow and has no packed form"
         check_unwritten(self.get_parameter(name))
@@ -85,7 +86,7 @@ class Packable(nn.Module):
         if torch.is_grad_enabled():
             made: Tensor = Whole.apply(weight, self.numbers(name))
             return made
-        return unpacked(self.numbers(name)).view(weight.shape)
+        return dequantize(self.numbers(name)).view(weight.shape)
 
     def train(self, mode: bool = True) -> Self:
         if mode:

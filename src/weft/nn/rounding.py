@@ -15,25 +15,27 @@ from dataclasses import replace
 
 from torch import nn
 
-from weft.native.packed import PackedWeight
+from weft.native.packed import PackedMatrix
 from weft.nn.packable import Packable
 
 
 def round_inputs(model: nn.Module) -> int:
     """Have every weight of few bits ask for rounded inputs; how many there are. Layers that share
     a weight go on sharing it."""
-    made: dict[int, PackedWeight] = {}
+    made: dict[int, PackedMatrix] = {}
     for layer in packed_layers(model):
         for packed in layer.forms.values():
-            if packed.scales is not None and not packed.is_rounded:
-                made.setdefault(id(packed), replace(packed, is_rounded=True))
+            if packed.scales is not None and not packed.int8_activations:
+                made.setdefault(id(packed), replace(packed, int8_activations=True))
         layer.forms = {name: made.get(id(form), form) for name, form in layer.forms.items()}
     return len(made)
 
 
 def rounds_inputs(model: nn.Module) -> bool:
     """Whether any weight asks for rounded inputs."""
-    return any(form.is_rounded for layer in packed_layers(model) for form in layer.forms.values())
+    return any(
+        form.int8_activations for layer in packed_layers(model) for form in layer.forms.values()
+    )
 
 
 def packed_layers(model: nn.Module) -> Iterator[Packable]:

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.native.library import Native, native
-from weft.nn.product import is_plain
+from weft.native.kernels import rdrop_loss_
 
 
 class Agreement(NamedTuple):
@@ -28,37 +27,10 @@ def agree_(
     logits_NV: Tensor, others_NV: Tensor, targets_N: Tensor, smoothing: float, rdrop: float
 ) -> Agreement:
     """The logits of both passes may be written over."""
-    library, pair = native(), (logits_NV, others_NV)
-    can_read = all(is_plain(one) and one.is_contiguous() for one in pair)
-    # what is no word is left to torch, which says so
-    if library is not None and can_read and are_words(targets_N, logits_NV.shape[1]):
-        return compiled(library, *pair, targets_N, smoothing, rdrop)
-    return reference(*pair, targets_N, smoothing, rdrop)
-
-
-def compiled(
-    library: Native,
-    logits_NV: Tensor,
-    others_NV: Tensor,
-    targets_N: Tensor,
-    smoothing: float,
-    rdrop: float,
-) -> Agreement:
-    """The slopes are written over the logits."""
-    losses_N = torch.empty(len(targets_N), dtype=torch.float64, device="cpu")
-    targets_N = targets_N.long().contiguous()
-    addresses = (one.data_ptr() for one in (logits_NV, others_NV, targets_N, losses_N))
-    library.agreement(
-        *(*addresses, *logits_NV.shape, smoothing, rdrop / 2, torch.get_num_threads())
-    )
+    losses_N = rdrop_loss_(logits_NV, others_NV, targets_N, smoothing, rdrop / 2)
+    if losses_N is None:
+        return reference(logits_NV, others_NV, targets_N, smoothing, rdrop)
     return Agreement(losses_N.sum(), (logits_NV, others_NV))
-
-
-def are_words(targets_N: Tensor, num_words: int) -> bool:
-    if targets_N.numel() == 0:
-        return True
-    first, last = targets_N.aminmax()
-    return bool(first >= 0) and bool(last < num_words)
 
 
 def reference(

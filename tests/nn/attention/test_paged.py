@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.core.kv_spec import PagedView, PageLayout
-from weft.nn.attention.kernels import paged
+from weft.native import attention_kernels
 from weft.nn.attention.kernels.paged import distance_table, paged_attention
 from weft.nn.positions.alibi import AlibiBias, slopes
 from weft.nn.positions.t5_bias import BucketBias, BucketRule
@@ -22,7 +22,7 @@ LENGTHS = [(100, 1), (37, 5), (70, 70), (1, 1), (64, 33), (33, 2)]
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """By the library and by torch."""
     if request.param == "torch":
-        monkeypatch.setattr(paged, "native", lambda: None)
+        monkeypatch.setattr(attention_kernels, "native", lambda: None)
     return request.param
 
 

@@ -4,7 +4,7 @@
     value_h  = sum_h W_UV_h      A numbers of a weighted sum of rows become U
 
 One product a head. Where the layer is packed, so that a query's result does not depend on how many
-others share its pass (nn/product.py), values are some outputs of the packed weight; W_UK meets
+others share its pass (native/kernels.py), values are some outputs of the packed weight; W_UK meets
 queries from the other side and is packed once more.
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.native.packed import PackedWeight, pack
+from weft.native.kernels import is_inference_float32, linear, linear_part
+from weft.native.packed import PackedMatrix, pack
 from weft.nn.linear import Linear
-from weft.nn.product import is_plain, linear, linear_part
 
 
 class AbsorbedUp:
@@ -23,8 +23,8 @@ class AbsorbedUp:
 
     def __init__(self, kv_up: Linear, num_heads: int, nope_size: int) -> None:
         self.kv_up, self.num_heads, self.nope_size = kv_up, num_heads, nope_size
-        self.packed_for: PackedWeight | None = None
-        self.keys: list[PackedWeight] = []
+        self.packed_for: PackedMatrix | None = None
+        self.keys: list[PackedMatrix] = []
 
     def queries(self, nope_BTHJ: Tensor) -> Tensor:
         """nope_BTHJ -> latent_BTHA."""
@@ -48,9 +48,9 @@ class AbsorbedUp:
         up_HCA = self.kv_up.whole().unflatten(0, (self.num_heads, -1))
         return up_HCA[:, : self.nope_size], up_HCA[:, self.nope_size :]
 
-    def packed(self, x: Tensor) -> PackedWeight | None:
+    def packed(self, x: Tensor) -> PackedMatrix | None:
         """The packed weight where it is to be used; keys are made when the layer is packed anew."""
-        current, is_used = self.kv_up.current(), is_plain(x)
+        current, is_used = self.kv_up.current(), is_inference_float32(x)
         if current is not self.packed_for and (is_used or current is None):
             keys = () if current is None else self.parts()[0]
             self.keys = [pack(key_JA.T.contiguous()) for key_JA in keys]

@@ -12,39 +12,19 @@ for all of them (cascade, Ye 2024). Without it, torch takes each query by itself
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from weft.core.kv_spec import DenseView, PagedView, PageLayout
+from weft.core.kv_spec import DenseView, PagedView
 from weft.core.shapes import check_shapes
-from weft.native.library import Native, native
-from weft.native.structs import PagedStruct
+from weft.native import attention_kernels
+from weft.native.attention_kernels import PagedAttentionParams
 from weft.nn.attention.base import Mask
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.masks.distance import Causal, Window
 from weft.nn.positions.base import Bias
-
-
-@dataclass(frozen=True)
-class PagedRule:
-    """Who sees whom in a call over pages, and what is done to the scores."""
-
-    scale: float
-    is_causal: bool = True
-    """A query sees keys up to its own slot; False: all keys of its sequence (cross-attention)."""
-    window: int | None = None
-    """Only keys nearer than this."""
-    softcap: float | None = None
-    bias_HM: Tensor | None = None
-    """Added to the scores by distance (`distance_table`)."""
-
-    @property
-    def zero_distance(self) -> int:
-        """Entry of the bias for a query's own slot."""
-        return 0 if self.is_causal or self.bias_HM is None else (self.bias_HM.shape[1] - 1) // 2
 
 
 def paged_attention(
@@ -60,62 +40,14 @@ def paged_attention(
     """(out_NHU, lse_NH). `scale` None: 1/sqrt(C). A query that sees nothing gets 0 and -inf."""
     check_shapes(q_NHC=q_NHC, k_PRKC=view.k_PRKC, v_PRKU=view.v_PRKU)
     scale = q_NHC.shape[-1] ** -0.5 if scale is None else scale
-    rule = PagedRule(scale, is_causal, window, softcap, bias_HM)
-    library = native()
-    if library is not None and is_plain(q_NHC, view):
-        return native_attention(library, q_NHC, view, rule)
-    return torch_attention(q_NHC, view, rule)
+    params = PagedAttentionParams(scale, is_causal, window, softcap, bias_HM)
+    compiled = attention_kernels.paged_attention(q_NHC, view, params)
+    return torch_attention(q_NHC, view, params) if compiled is None else compiled
 
 
-def is_plain(q_NHC: Tensor, view: PagedView) -> bool:
-    """Whether the compiled kernel can take this call: float32 on the CPU, and no gradients."""
-    parts = (q_NHC, view.k_PRKC, view.v_PRKU)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in parts):
-        return False
-    return all(x.dtype == torch.float32 and x.device.type == "cpu" for x in parts)
-
-
-def native_attention(
-    library: Native, q_NHC: Tensor, view: PagedView, rule: PagedRule
+def torch_attention(
+    q_NHC: Tensor, view: PagedView, params: PagedAttentionParams
 ) -> tuple[Tensor, Tensor]:
-    """By the library."""
-    (N, H, C), (_, R, K, U) = q_NHC.shape, view.v_PRKU.shape
-    layout, k_PRKC, v_PRKU = view.layout, view.k_PRKC, view.v_PRKU
-    bias_HM = None if rule.bias_HM is None else rule.bias_HM.contiguous()
-    q_NHC = q_NHC if q_NHC.stride(2) == 1 else q_NHC.contiguous()
-    assert k_PRKC.stride(3) == v_PRKU.stride(3) == 1, "the numbers of a head must lie together"
-    out_NHU, lse_NH = q_NHC.new_empty(N, H, U), q_NHC.new_empty(N, H)
-    call = PagedStruct(
-        *(q_NHC.data_ptr(), k_PRKC.data_ptr(), v_PRKU.data_ptr()),
-        *(None if bias_HM is None else bias_HM.data_ptr(), out_NHU.data_ptr(), lse_NH.data_ptr()),
-        *pointers(layout),
-        *(*k_PRKC.stride()[:3], *v_PRKU.stride()[:3], *q_NHC.stride()[:2]),
-        *(len(layout.lengths_B), layout.table_BP.shape[1], H, K, C, U, R),
-        *(rule.is_causal, rule.window or 0, 0 if bias_HM is None else bias_HM.shape[1]),
-        *(rule.zero_distance, torch.get_num_threads(), rule.scale, rule.softcap or 0.0),
-    )
-    library.paged_attention(ctypes.addressof(call))
-    return out_NHU, lse_NH
-
-
-def pointers(layout: PageLayout) -> tuple[int, ...]:
-    """Addresses of the layout's tensors and of `order`, which are found once per layout."""
-    known: tuple[tuple[int, ...], list[Tensor]] | None = layout.__dict__.get("_pointers")
-    if known is None:
-        parts = (layout.offsets, layout.starts_B, layout.lengths_B, layout.table_BP)
-        kept = [part.int().contiguous() for part in (*parts, order(layout.table_BP))]
-        known = tuple(part.data_ptr() for part in kept), kept
-        layout.__dict__["_pointers"] = known
-    return known[0]
-
-
-def order(table_BP: Tensor) -> Tensor:
-    """The sequences in an order that brings those with the same first pages together."""
-    rows = table_BP.tolist()
-    return torch.tensor(sorted(range(len(rows)), key=rows.__getitem__), dtype=torch.int32)
-
-
-def torch_attention(q_NHC: Tensor, view: PagedView, rule: PagedRule) -> tuple[Tensor, Tensor]:
     """By torch: on a CPU each query by itself, so that its sizes depend on its own slot alone; on
     other devices all new tokens of a sequence at once, where the last bits may depend on them."""
     N, H, _ = q_NHC.shape
@@ -129,10 +61,10 @@ def torch_attention(q_NHC: Tensor, view: PagedView, rule: PagedRule) -> tuple[Te
         for n in range(begins[b], begins[b + 1], max(step, 1)):
             some = slice(n, min(n + step, begins[b + 1]))
             slot = start + n - begins[b]
-            seen = min(length, slot + some.stop - n) if rule.is_causal else length
+            seen = min(length, slot + some.stop - n) if params.is_causal else length
             if seen > 0:
                 dense = gathered(view, b, seen, slot)
-                out_NHU[some], lse_NH[some] = attend_some(q_NHC[some], dense, rule)
+                out_NHU[some], lse_NH[some] = attend_some(q_NHC[some], dense, params)
     return out_NHU, lse_NH
 
 
@@ -148,14 +80,16 @@ def gathered(view: PagedView, b: int, length: int, start: int) -> DenseView:
     return DenseView(k_SKC[None], v_SKU[None], start)
 
 
-def attend_some(q_THC: Tensor, dense: DenseView, rule: PagedRule) -> tuple[Tensor, Tensor]:
+def attend_some(
+    q_THC: Tensor, dense: DenseView, params: PagedAttentionParams
+) -> tuple[Tensor, Tensor]:
     """(out_THU, lse_TH) of a few neighbouring queries of one sequence."""
-    mask: Mask | None = Causal() if rule.is_causal else None
-    if rule.window is not None:
-        mask = Window(rule.window) & Causal() if rule.is_causal else Window(rule.window)
-    bias = None if rule.bias_HM is None else TableBias(rule.bias_HM, rule.zero_distance)
+    mask: Mask | None = Causal() if params.is_causal else None
+    if params.window is not None:
+        mask = Window(params.window) & Causal() if params.is_causal else Window(params.window)
+    bias = None if params.bias_HM is None else TableBias(params.bias_HM, params.zero_distance)
     out_BTHU, lse_BHT = reference_attention(
-        q_THC[None], dense, mask, bias, rule.scale, softcap=rule.softcap
+        q_THC[None], dense, mask, bias, params.scale, softcap=params.softcap
     )
     return out_BTHU[0], lse_BHT[0].T
 

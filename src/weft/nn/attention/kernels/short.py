@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.native.short import CompiledShort, can_compile
+from weft.native import attention_kernels
 
 MOST_PAIRS = 64 * 64
 """Queries times keys of one sequence up to which storing the weights is faster."""
@@ -36,11 +36,11 @@ def short_attention(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """(out_BHTU, lse_BHT), by the library where it can."""
+    compiled = attention_kernels.short_attention(q_BHTC, k_BHSC, v_BHSU, added_BHTS, scale)
+    if compiled is not None:
+        return compiled
     out: tuple[Tensor, Tensor]
-    if can_compile(q_BHTC, k_BHSC, v_BHSU):
-        out = CompiledShort.apply(q_BHTC, k_BHSC, v_BHSU, added_BHTS, scale)
-    else:
-        out = ShortAttention.apply(q_BHTC, k_BHSC, v_BHSU, added_BHTS, empty_BT, scale)
+    out = ShortAttention.apply(q_BHTC, k_BHSC, v_BHSU, added_BHTS, empty_BT, scale)
     return out
 
 

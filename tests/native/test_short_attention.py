@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.native.attention_kernels import NativeShortAttention, can_compile_short
 from weft.native.library import native
-from weft.native.short import CompiledShort, can_compile
 from weft.nn.attention.kernels.short import ShortAttention, short_attention
 
 needs_library = pytest.mark.skipif(native() is None, reason="no compiler here")
@@ -53,7 +53,7 @@ def test_it_equals_torch(size: tuple[int, ...], wants: list[bool], is_masked: bo
         added[0, :, 1] = -torch.inf  # a query that sees nothing
         empty = torch.zeros(B, T, dtype=torch.bool)
         empty[0, 1] = True
-    ours = results(CompiledShort, inputs, (added, 0.3), wants)
+    ours = results(NativeShortAttention, inputs, (added, 0.3), wants)
     theirs = results(ShortAttention, inputs, (added, empty, 0.3), wants)
     for mine, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, expected, atol=2e-5, rtol=1e-5)
@@ -64,7 +64,7 @@ def test_a_mask_for_all_rows_and_heads_is_shared() -> None:
     torch.manual_seed(0)
     inputs = [heads(3, 2, 6, 16) for _ in range(3)]
     added = torch.full((6, 6), -torch.inf).triu(1)
-    ours = results(CompiledShort, inputs, (added, 1.0), [True, True])
+    ours = results(NativeShortAttention, inputs, (added, 1.0), [True, True])
     theirs = results(ShortAttention, inputs, (added, None, 1.0), [True, True])
     for mine, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, expected, atol=2e-5, rtol=1e-5)
@@ -78,7 +78,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
         found = []
         for number in (1, 2, 3):
             torch.set_num_threads(number)
-            found.append(results(CompiledShort, inputs, (None, 0.5), [True, True]))
+            found.append(results(NativeShortAttention, inputs, (None, 0.5), [True, True]))
     finally:
         torch.set_num_threads(threads)
     for other in found[1:]:
@@ -88,7 +88,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 @needs_library
 def test_gradients_of_a_joint_projection_lie_side_by_side() -> None:
     inputs = [heads(2, 3, 5, 16) for _ in range(3)]
-    slopes = results(CompiledShort, inputs, (None, 1.0), [True, False])[2:]
+    slopes = results(NativeShortAttention, inputs, (None, 1.0), [True, False])[2:]
     assert len({x.untyped_storage().data_ptr() for x in slopes}) == 1
 
 
@@ -96,7 +96,7 @@ def test_gradients_of_a_joint_projection_lie_side_by_side() -> None:
 def test_what_the_library_does_not_take_goes_to_torch(dtype: torch.dtype, C: int) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 2, 5, C, dtype=dtype, requires_grad=True) for _ in range(3))
-    assert not can_compile(q, k, v)
+    assert not can_compile_short(q, k, v)
     out, _ = short_attention(q, k, v, None, None, 0.25)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.25)
     torch.testing.assert_close(out, expected)

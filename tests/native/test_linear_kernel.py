@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.native import packed
+from weft.native import kernels, packed
+from weft.native.kernels import linear
 from weft.native.packed import pack
-from weft.nn import product as module
-from weft.nn.product import linear
 
 SHAPES = [(7, 5), (33, 40), (320, 17), (641, 48), (800, 21), (1, 1), (64, 100)]
 
@@ -90,6 +89,6 @@ def test_rows_may_lie_anywhere(way: str) -> None:
 
 def test_a_library_that_vanished_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = pack(torch.zeros(2, 2))
-    monkeypatch.setattr(module, "native", lambda: None)
+    monkeypatch.setattr(kernels, "native", lambda: None)
     with pytest.raises(AssertionError, match="not there"):
         linear(torch.zeros(1, 2), weight)

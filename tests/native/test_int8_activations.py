@@ -10,17 +10,16 @@ from torch import Tensor
 
 from tests.native.test_packed import blocks
 from weft.core.quantized import dequantised
-from weft.native.best import best_of_product
-from weft.native.packed import PackedWeight, pack_blocks
-from weft.nn.product import linear
+from weft.native.kernels import linear, linear_top_k
+from weft.native.packed import PackedMatrix, pack_blocks
 
 INPUTS = 160
 
 
-def rounded_weight(bits: int, outputs: int = 101) -> tuple[PackedWeight, Tensor]:
+def rounded_weight(bits: int, outputs: int = 101) -> tuple[PackedMatrix, Tensor]:
     """A packed weight that asks for rounded inputs, and its numbers."""
     quants, scales, minima = blocks(bits, outputs, INPUTS)
-    packed = replace(pack_blocks(quants, scales, minima), is_rounded=True)
+    packed = replace(pack_blocks(quants, scales, minima), int8_activations=True)
     return packed, dequantised(quants, scales, minima)
 
 
@@ -41,7 +40,7 @@ def test_it_is_the_product_of_the_rounded_inputs(bits: int, rows: int) -> None:
     expected = rounded(x) @ numbers.double().T + bias
     found = linear(x, weight, bias)
     assert (found - expected).abs().max() <= 1e-6 * expected.abs().max()
-    plain = linear(x, replace(weight, is_rounded=False), bias)
+    plain = linear(x, replace(weight, int8_activations=False), bias)
     off = (found - plain).abs().max() / plain.abs().max()
     assert 0 < off < 0.02, "inputs of 8 bits are half a percent off, neither more nor equal"
 
@@ -111,6 +110,6 @@ def test_the_best_ids_are_those_of_the_logits() -> None:
     weight, _ = rounded_weight(8, outputs=331)
     x = torch.randn(300, INPUTS)
     with torch.inference_mode():
-        values, ids, _ = best_of_product(x, weight, None, 4, ())
+        values, ids, _ = linear_top_k(x, weight, None, 4, ())
     expected = linear(x, weight).topk(4)
     assert ids.equal(expected.indices) and values.equal(expected.values)

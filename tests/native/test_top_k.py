@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from weft.native import best as module
-from weft.native.best import best_of, log_sums
+from weft.native import kernels
+from weft.native.kernels import log_sum_exp, top_k
 from weft.native.library import native
 from weft.nn.head import LEAST_ROWS, Head, HeadConfig
 from weft.nn.linear import pack_model
@@ -21,7 +21,7 @@ from weft.nn.norm import NormConfig
 def test_they_are_torchs(N: int, V: int, scale: float) -> None:
     logits = torch.randn(N, V, generator=torch.Generator().manual_seed(V)) * scale
     with torch.inference_mode():
-        sums, (best, ids) = log_sums(logits), best_of(logits, 10)
+        sums, (best, ids) = log_sum_exp(logits), top_k(logits, 10)
     torch.testing.assert_close(sums, logits.double().logsumexp(-1), rtol=1e-6, atol=1e-6)
     theirs, places = logits.topk(min(10, V))
     assert torch.equal(best, theirs) and torch.equal(ids, places)
@@ -30,11 +30,11 @@ def test_they_are_torchs(N: int, V: int, scale: float) -> None:
 def test_a_row_does_not_know_the_others_nor_what_lies_behind_it() -> None:
     logits = torch.randn(40, 1003, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
-        together, alone = log_sums(logits), [log_sums(row[None])[0] for row in logits]
+        together, alone = log_sum_exp(logits), [log_sum_exp(row[None])[0] for row in logits]
         assert together.tolist() == [float(one) for one in alone]
         part = logits[:, :500]
-        assert torch.equal(log_sums(part), log_sums(part.contiguous()))
-        for ours, theirs in zip(best_of(part, 7), best_of(part.contiguous(), 7), strict=True):
+        assert torch.equal(log_sum_exp(part), log_sum_exp(part.contiguous()))
+        for ours, theirs in zip(top_k(part, 7), top_k(part.contiguous(), 7), strict=True):
             assert torch.equal(ours, theirs)
 
 
@@ -44,12 +44,12 @@ def test_of_equal_numbers_the_first_is_the_better(
     count: int, is_native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_native:
-        monkeypatch.setattr(module, "native", lambda: None)
+        monkeypatch.setattr(kernels, "native", lambda: None)
     some = torch.randn(300, generator=torch.Generator().manual_seed(3))
     some[[7, 50, 200]] = 9.0
     with torch.inference_mode():
-        assert best_of(torch.zeros(2, 30), count)[1].tolist() == [[0, 1, 2, 3][:count]] * 2
-        assert best_of(some[None], count)[1].tolist()[0][:3] == [7, 50, 200][:count]
+        assert top_k(torch.zeros(2, 30), count)[1].tolist() == [[0, 1, 2, 3][:count]] * 2
+        assert top_k(some[None], count)[1].tolist()[0][:3] == [7, 50, 200][:count]
 
 
 @pytest.mark.parametrize("V", [4000, 256_000])
@@ -57,18 +57,18 @@ def test_of_equal_numbers_the_first_is_the_better(
 def test_sums_of_many_words_are_exact(V: int, scale: float) -> None:
     logits = torch.randn(3, V, generator=torch.Generator().manual_seed(4)) * scale
     with torch.inference_mode():
-        sums = log_sums(logits)
+        sums = log_sum_exp(logits)
     torch.testing.assert_close(sums, logits.double().logsumexp(-1), rtol=0, atol=5e-7)
 
 
 def test_without_the_library_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(3, 40_000, generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
-        sums, (best, ids) = log_sums(logits), best_of(logits, 6)
-        monkeypatch.setattr(module, "native", lambda: None)
-        torch.testing.assert_close(log_sums(logits), sums, rtol=1e-6, atol=1e-6)
-        assert [float(log_sums(row[None])) for row in logits] == log_sums(logits).tolist()
-        for ours, theirs in zip(best_of(logits, 6), (best, ids), strict=True):
+        sums, (best, ids) = log_sum_exp(logits), top_k(logits, 6)
+        monkeypatch.setattr(kernels, "native", lambda: None)
+        torch.testing.assert_close(log_sum_exp(logits), sums, rtol=1e-6, atol=1e-6)
+        assert [float(log_sum_exp(row[None])) for row in logits] == log_sum_exp(logits).tolist()
+        for ours, theirs in zip(top_k(logits, 6), (best, ids), strict=True):
             assert torch.equal(ours, theirs)
 
 
@@ -77,7 +77,7 @@ def test_a_default_of_another_precision_changes_nothing() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         with torch.inference_mode():
-            assert best_of(logits, 2)[0].tolist() == [[5.0, 3.0]]
+            assert top_k(logits, 2)[0].tolist() == [[5.0, 3.0]]
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -86,11 +86,11 @@ def test_nothing_and_no_number() -> None:
     nothing, nan = torch.full((1, 20), -torch.inf), torch.zeros(1, 20)
     nan[0, 3] = torch.nan
     with torch.inference_mode():
-        assert log_sums(nothing).tolist() == [-torch.inf]
-        assert log_sums(nan).isnan().all()
-        assert log_sums(torch.full((1, 3), torch.nan)).isnan().all()
+        assert log_sum_exp(nothing).tolist() == [-torch.inf]
+        assert log_sum_exp(nan).isnan().all()
+        assert log_sum_exp(torch.full((1, 3), torch.nan)).isnan().all()
         nothing[0, 7] = 1.0
-        best, ids = best_of(nothing, 3)
+        best, ids = top_k(nothing, 3)
     assert best.tolist() == [[1.0, -torch.inf, -torch.inf]] and ids[0, 0] == 7
 
 
@@ -117,9 +117,9 @@ def test_a_head_finds_the_best_of_its_logits_without_them(
             for N in (LEAST_ROWS * threads, 61, 500):
                 x = torch.randn(N, D)
                 logits = head(x[None])[0]
-                sums = log_sums(logits)
+                sums = log_sum_exp(logits)
                 logits[:, banned] = -torch.inf
-                best, ids = best_of(logits, 7)
+                best, ids = top_k(logits, 7)
                 found = head.best(x, 7, banned)
                 assert (found is None) == (native() is None)
                 if found is None:  # no compiler: the logits do it

@@ -8,8 +8,8 @@ import torch
 from tests.native.test_packed import blocks
 from weft.core.quantized import dequantised
 from weft.native import packed as module
-from weft.native.packed import pack, pack_blocks
-from weft.native.unpacked import rows_of, unpacked
+from weft.native.kernels import embedding_rows
+from weft.native.packed import dequantize, pack, pack_blocks
 
 OUTPUTS = (1, 5, 31, 32, 33, 64, 77)
 
@@ -18,7 +18,7 @@ OUTPUTS = (1, 5, 31, 32, 33, 64, 77)
 def test_floats_come_back_bit_for_bit(outputs: int) -> None:
     weight = torch.randn(outputs, 19)
     weight[0, :4] = torch.tensor([-0.0, torch.inf, 1e-42, torch.nan])
-    found = unpacked(pack(weight))
+    found = dequantize(pack(weight))
     assert found.view(torch.int32).equal(weight.view(torch.int32))
     assert found.is_contiguous() and found.untyped_storage().nbytes() == weight.nbytes
 
@@ -30,21 +30,21 @@ def test_few_bits_come_back_as_they_are_dequantised(bits: int, outputs: int) -> 
     expected = dequantised(*given)
     packed = pack_blocks(*given)
     assert packed.kind == f"q{bits}"
-    assert unpacked(packed).view(torch.int32).equal(expected.view(torch.int32))
+    assert dequantize(packed).view(torch.int32).equal(expected.view(torch.int32))
     ids = torch.randint(outputs, (2, 3))
-    assert rows_of(packed, ids).equal(expected[ids])
+    assert embedding_rows(packed, ids).equal(expected[ids])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_rows_are_those_of_the_weight(dtype: torch.dtype) -> None:
     weight = torch.randn(77, 19)
     ids = torch.arange(77).flip(0).to(dtype)
-    assert rows_of(pack(weight), ids).equal(weight.flip(0))
-    assert rows_of(pack(weight), ids[3]).equal(weight[73])
+    assert embedding_rows(pack(weight), ids).equal(weight.flip(0))
+    assert embedding_rows(pack(weight), ids[3]).equal(weight[73])
 
 
 def test_without_the_library_it_is_the_weight_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "native", lambda: None)
     weight = torch.randn(5, 4)
-    assert unpacked(pack(weight)).data_ptr() == weight.data_ptr()
-    assert rows_of(pack(weight), torch.tensor([4, 1])).equal(weight[[4, 1]])
+    assert dequantize(pack(weight)).data_ptr() == weight.data_ptr()
+    assert embedding_rows(pack(weight), torch.tensor([4, 1])).equal(weight[[4, 1]])
