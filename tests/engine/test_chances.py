@@ -7,8 +7,8 @@ import torch
 
 from weft.engine.chances import Chances
 from weft.nn.head import Head, HeadConfig
-from weft.nn.linear import pack_model
 from weft.nn.norm import NormConfig
+from weft.nn.packed_modules import PackedHead, pack_model
 
 V, D, N = 90, 24, 40
 BANNED = [{}, {(3, 80): list(range(N))}, {(3,): [0, 5], (7, 8): [1, 2]}, {(3,): []}]
@@ -18,8 +18,9 @@ BANNED = [{}, {(3, 80): list(range(N))}, {(3,): [0, 5], (7, 8): [1, 2]}, {(3,): 
 def head() -> Head:
     torch.manual_seed(1)
     head = Head(HeadConfig(bias=True), torch.nn.Embedding(V, D), NormConfig(), tied=True)
-    pack_model(head)
-    return head.eval()
+    packed = pack_model(head.eval())
+    assert isinstance(packed, PackedHead)
+    return packed
 
 
 @pytest.mark.parametrize("banned", BANNED, ids=str)

@@ -25,7 +25,7 @@ from weft.nn import compiled
 from weft.nn.block import Block
 from weft.nn.compiled_block import BlockReader
 from weft.nn.compiled_pass import CompiledPass
-from weft.nn.linear import pack_model, unpack_model
+from weft.nn.packed_modules import pack_model, unpack_model
 
 pytestmark = pytest.mark.skipif(native() is None, reason="needs a compiler")
 
@@ -165,15 +165,15 @@ def test_a_hook_on_all_modules_sees_every_part() -> None:
         vectors(model, by_modules=False)
     finally:
         hook.remove()
-    assert {"Block", "Linear", "LayerNorm", "GroupedAttention"} <= seen
+    assert {"Block", "PackedLinear", "LayerNorm", "GroupedAttention"} <= seen
 
 
 def test_packed_weights_go_when_the_model_is_unpacked() -> None:
     model = tiny("decoder").model
     vectors(model, by_modules=False)
-    packed = weakref.ref(blocks(model)[0].attention.out.packed)
+    packed = weakref.ref(blocks(model)[0].attention.out.matrices["weight"])
     assert packed() is not None
-    model.train()
+    unpack_model(model)
     assert packed() is None
 
 

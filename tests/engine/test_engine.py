@@ -15,7 +15,7 @@ from weft.engine.engine import Engine
 from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.nn.linear import pack_model
+from weft.nn.packed_modules import pack_model
 from weft.sampling.params import SamplingParams
 
 from . import plain

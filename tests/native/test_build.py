@@ -20,15 +20,15 @@ ANSWERS = """
 import torch
 from weft.core.kv_spec import PagedView, PageLayout
 from weft.nn.attention.kernels.paged import paged_attention
-from weft.nn.linear import Linear, pack_model
+from weft.nn.linear import Linear
+from weft.nn.packed_modules import pack_model
 from weft.native.library import native
 
 torch.manual_seed(0)
 layer, x = Linear(6, 5), torch.randn(3, 6)
 with torch.no_grad():
     expected = layer(x)
-    pack_model(layer)
-    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(pack_model(layer)(x), expected)
 number = lambda *values: torch.tensor(values, dtype=torch.int32)
 layout = PageLayout(number(0, 1), number(2), number(3), number(1)[None])
 view = PagedView(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8), layout)

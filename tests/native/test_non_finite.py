@@ -7,11 +7,10 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from weft.native.activation import ACTIVATIONS, activate
-from weft.native.best import log_sums
-from weft.native.short import CompiledShort
 
 from weft.core.kv_spec import PagedView, PageLayout
+from weft.native.attention_kernels import NativeShortAttention
+from weft.native.kernels import ACTIVATIONS, activation, log_sum_exp
 from weft.native.library import native
 from weft.nn.attention.kernels.paged import paged_attention
 
@@ -33,7 +32,7 @@ def nan(bits: int) -> Tensor:
 def test_log_sums_of_a_row_with_nan_is_nan(bits: int, position: int) -> None:
     logits = torch.randn(2, 200)
     logits[1, position] = nan(bits)
-    sums = log_sums(logits)
+    sums = log_sum_exp(logits)
     assert math.isfinite(sums[0]) and sums[1].isnan()
 
 
@@ -41,9 +40,9 @@ def test_log_sums_of_a_row_with_nan_is_nan(bits: int, position: int) -> None:
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activations_of_nan_are_nan(kind: str, bits: int) -> None:
     x = torch.randn(1, 37)
-    expected = activate(kind, x)
+    expected = activation(kind, x)
     x[0, 5], x[0, 36] = nan(bits), nan(bits)
-    y = activate(kind, x)
+    y = activation(kind, x)
     assert y.isnan().nonzero()[:, 1].tolist() == [5, 36]
     assert y[:, 6:36].equal(expected[:, 6:36])
 
@@ -52,9 +51,9 @@ def test_activations_of_nan_are_nan(kind: str, bits: int) -> None:
 @pytest.mark.parametrize("keys", [1, 40])
 def test_short_attention_with_a_nan_query_is_nan(keys: int, bits: int) -> None:
     q, k, v = torch.randn(1, 1, 3, 16), *torch.randn(2, 1, 1, keys, 16)
-    expected, expected_lse = CompiledShort.apply(q, k, v, None, 0.3)
+    expected, expected_lse = NativeShortAttention.apply(q, k, v, None, 0.3)
     q[0, 0, 1, 2] = nan(bits)
-    out, lse = CompiledShort.apply(q, k, v, None, 0.3)
+    out, lse = NativeShortAttention.apply(q, k, v, None, 0.3)
     assert out[0, 0, 1].isnan().all() and lse[0, 0, 1].isnan()
     assert out[0, 0, ::2].equal(expected[0, 0, ::2])
     assert lse[0, 0, ::2].equal(expected_lse[0, 0, ::2])

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from weft.nn.product import linear
 
 from tests.engine.asking import beam_search
 from tests.engine.tiny import tiny
 from tests.native.test_packed import blocks
 from tests.nn.attention.test_paged import case
+from weft.native.kernels import linear
 from weft.native.library import native
-from weft.native.packed import PackedWeight, pack, pack_blocks
+from weft.native.packed import PackedMatrix, pack, pack_blocks
 from weft.nn.attention.kernels.paged import paged_attention
 
 pytestmark = pytest.mark.skipif(native() is None, reason="needs the compiled kernels")
@@ -47,9 +47,9 @@ def assert_threads_change_nothing(compute: Callable[[], list[Any]]) -> None:
         ), f"{number} threads"
 
 
-def weights() -> dict[str, PackedWeight]:
+def weights() -> dict[str, PackedMatrix]:
     quantized = {f"q{bits}": pack_blocks(*blocks(bits, 401, 992)) for bits in (4, 8)}
-    int8 = {f"{name} int8": replace(q, is_rounded=True) for name, q in quantized.items()}
+    int8 = {f"{name} int8": replace(q, int8_activations=True) for name, q in quantized.items()}
     return {"f32": pack(torch.randn(401, 992)), **quantized, **int8}
 
 

@@ -10,9 +10,9 @@ import torch
 from weft.native import kernels
 from weft.native.kernels import log_sum_exp, top_k
 from weft.native.library import native
-from weft.nn.head import LEAST_ROWS, Head, HeadConfig
-from weft.nn.linear import pack_model
+from weft.nn.head import Head, HeadConfig
 from weft.nn.norm import NormConfig
+from weft.nn.packed_modules import MIN_ROWS_PER_THREAD, PackedHead, pack_model
 
 
 @pytest.mark.parametrize("V", [1, 5, 8, 17, 4000])
@@ -94,14 +94,15 @@ def test_nothing_and_no_number() -> None:
     assert best.tolist() == [[1.0, -torch.inf, -torch.inf]] and ids[0, 0] == 7
 
 
-def head_of(vocab_size: int, width: int, **config: Any) -> Head:
+def head_of(vocab_size: int, width: int, **config: Any) -> PackedHead:
     torch.manual_seed(vocab_size)
     words = torch.nn.Embedding(vocab_size, width)
     head = Head(HeadConfig(**config), words, NormConfig(), tied=True)
     if head.bias is not None:
         torch.nn.init.normal_(head.bias)
-    pack_model(head)
-    return head.eval()
+    packed = pack_model(head.eval())
+    assert isinstance(packed, PackedHead)
+    return packed
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -114,13 +115,13 @@ def test_a_head_finds_the_best_of_its_logits_without_them(
     torch.set_num_threads(threads)
     try:
         with torch.inference_mode():
-            for N in (LEAST_ROWS * threads, 61, 500):
+            for N in (MIN_ROWS_PER_THREAD * threads, 61, 500):
                 x = torch.randn(N, D)
                 logits = head(x[None])[0]
                 sums = log_sum_exp(logits)
                 logits[:, banned] = -torch.inf
                 best, ids = top_k(logits, 7)
-                found = head.best(x, 7, banned)
+                found = head.top_k(x, 7, banned)
                 assert (found is None) == (native() is None)
                 if found is None:  # no compiler: the logits do it
                     continue
@@ -133,6 +134,6 @@ def test_a_head_finds_the_best_of_its_logits_without_them(
 
 def test_a_head_of_few_rows_or_with_a_cap_leaves_it_to_the_logits() -> None:
     with torch.inference_mode():
-        assert head_of(50, 8).best(torch.randn(1, 8), 3) is None
-        assert head_of(50, 8, softcap=30.0).best(torch.randn(200, 8), 3) is None
-    assert head_of(50, 8).best(torch.randn(200, 8), 3) is None, "gradients are on"
+        assert head_of(50, 8).top_k(torch.randn(1, 8), 3) is None
+        assert head_of(50, 8, softcap=30.0).top_k(torch.randn(200, 8), 3) is None
+    assert head_of(50, 8).top_k(torch.randn(200, 8), 3) is None, "gradients are on"

@@ -16,7 +16,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from weft.core.errors import ConfigError
 from weft.native import packed
 from weft.nn.experts import Experts, ExpertsConfig, Router
-from weft.nn.linear import pack_model
+from weft.nn.packed_modules import PackedRouter, pack_model, unpack_model
 
 B, T, D, E, WIDTH = 2, 7, 12, 8, 20
 
@@ -98,7 +98,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_packed_experts_give_a_token_the_same_bits_in_any_company(name: str, way: str) -> None:
     experts, x_BTD = build(ALL[name]).eval(), torch.randn(1, 40, D)
     plain = experts(x_BTD)
-    pack_model(experts)
+    experts = pack_model(experts)
     with torch.inference_mode():
         together = experts(x_BTD)
         torch.testing.assert_close(together, plain, atol=1e-5, rtol=1e-5)
@@ -111,16 +111,16 @@ def test_packed_experts_hold_their_numbers_once_and_give_them_back(name: str) ->
     experts, x_BTD = build(ALL[name]).eval(), torch.randn(B, T, D)
     state = {key: tensor.clone() for key, tensor in experts.state_dict().items()}
     plain = experts(x_BTD)
-    pack_model(experts)
+    experts = pack_model(experts)
     assert all(weight.untyped_storage().nbytes() == 4 for weight in experts.parameters())
     assert {key: tuple(t.shape) for key, t in experts.named_parameters()} == {
         key: tuple(state[key].shape) for key, _ in experts.named_parameters()
     }
     assert experts(x_BTD).equal(plain), "with gradients"
     assert all(tensor.equal(state[key]) for key, tensor in experts.state_dict().items())
-    other = copy.deepcopy(experts).train()
+    other = unpack_model(copy.deepcopy(experts)).train()
     assert all(tensor.equal(state[key]) for key, tensor in other.state_dict().items())
-    assert experts.router.current("weight_ED") is not None
+    assert type(experts.router) is PackedRouter
 
 
 def copy_weights(ours: Experts, theirs: nn.Module) -> None:

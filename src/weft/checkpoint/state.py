@@ -1,7 +1,7 @@
 """A model's weights by name, each once and with its numbers: model -> {name: tensor}.
 
-Layers that share a weight count once, under its first name; of a packed layer, whose parameter is
-hollow, the numbers are made from the packed weight.
+Layers that share a weight count once, under its first name. Weights of packed modules are
+dequantized.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from weft.checkpoint.weight_rules import WeightRule
-from weft.nn.hollow import is_hollow
-from weft.nn.packable import Packable
+from weft.nn.packed_modules import PackedModule
 
 
 def owners(model: nn.Module) -> dict[int, list[str]]:
@@ -27,16 +26,16 @@ def unique_state(model: nn.Module) -> dict[str, Tensor]:
     """Weights by name, each once: of tied ones, the first name. Of packed ones a copy is made."""
     first = {names[0] for names in owners(model).values()}
     state = model.state_dict(keep_vars=True)
-    return {name: numbers(model, name, state[name]) for name in state if name in first}
+    return {name: exact_tensor(model, name, state[name]) for name in state if name in first}
 
 
-def numbers(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
-    if not is_hollow(tensor):
-        return tensor.detach()
+def exact_tensor(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
+    """The tensor of this name; of a packed module the dequantized weight."""
     path, _, last = name.rpartition(".")
-    layer = model.get_submodule(path)
-    assert isinstance(layer, Packable), f"{name} is hollow and its layer cannot be packed"
-    return layer.whole(last).detach()
+    module = model.get_submodule(path)
+    if isinstance(module, PackedModule) and last in module.packed_names:
+        return module.exact(last).detach()
+    return tensor.detach()
 
 
 def split_state(model: nn.Module, rules: Sequence[WeightRule]) -> dict[str, Tensor]:

@@ -1,9 +1,10 @@
 """`TensorSource`: named tensors in a file, read one at a time; and how a model is filled from them.
 
 The model is built without memory and each of its weights is read, joined and put in place by
-itself, so that the peak is the weights and the one tensor at hand. A matrix that the file has in
-few bits stays so, as a packed weight, where the layer can multiply by it. What is missing, left
-over or of another shape is found from the names and shapes alone, before anything is read.
+itself, so that the peak is the weights and the one tensor at hand. A quantized matrix is never
+float32 where its module can be packed: its parameter stays on the meta device until the end, when
+packed modules take the matrices over. What is missing, left over or of another shape is found from
+the names and shapes alone, before anything is read.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from weft.models.config import ModelConfig
 from weft.native.library import native
 from weft.native.malloc import trim_malloc
 from weft.native.packed import PackedMatrix, pack_quantized
-from weft.nn.hollow import hollow
-from weft.nn.packable import Packable
+from weft.nn.packed_modules import adopt_matrices, can_pack
 
 
 class TensorSource(Protocol):
@@ -101,8 +101,17 @@ def build_from_source(
     model = empty_model(config)
     check_names(model, rules, source, ignored)
     places = {names[0]: names for names in owners(model).values()}
+    matrices: dict[int, PackedMatrix] = {}
     for rule in rules:
-        load_weight(model, places[rule.target_name], rule, source, torch.device(device), dtype)
+        names = places[rule.target_name]
+        matrix = None
+        if can_pack_quantized(torch.device(device), dtype):
+            matrix = load_quantized(model, names, rule, source)
+        if matrix is None:
+            load_weight(model, names, rule, source, torch.device(device), dtype)
+        else:
+            matrices[id(model.get_parameter(names[0]))] = matrix
+    adopt_matrices(model, matrices)
     trim_malloc()
     return model.eval()
 
@@ -178,12 +187,7 @@ def load_weight(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Read, join and put one weight in all of its places, in few bits where that can be."""
-    places = packables(model, names) if can_pack_quantized(device, dtype) else []
-    if places and isinstance(source, QuantizedSource):
-        few = rule.join_quantized(map(source.read_quantized, rule.file_names))
-        if few is not None:
-            return share_packed(places, pack_quantized(few))
+    """Read, join and put one weight in all of its places."""
     parts = [source.read(name) for name in rule.file_names]
     tensor = rule.join(parts)
     tensor = tensor.to(device, dtype if tensor.is_floating_point() else None).contiguous()
@@ -215,23 +219,15 @@ def can_pack_quantized(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype == torch.float32 and native() is not None
 
 
-def packables(model: nn.Module, names: Sequence[str]) -> list[tuple[Packable, str]]:
-    """The layers that have a weight by these names, and its name in each; none unless all of them
-    can pack it."""
-    found = []
-    for name in names:
-        path, _, last = name.rpartition(".")
-        layer = model.get_submodule(path)
-        if not isinstance(layer, Packable) or last not in layer.packable:
-            return []
-        found.append((layer, last))
-    return found
-
-
-def share_packed(places: Sequence[tuple[Packable, str]], packed: PackedMatrix) -> None:
-    """One hollow parameter and one packed weight in all of the places."""
-    layer, last = places[0]
-    weight = nn.Parameter(hollow(layer.get_parameter(last).shape))
-    for layer, last in places:
-        setattr(layer, last, weight)
-        layer.pack(packed, last)
+def load_quantized(
+    model: nn.Module, names: Sequence[str], rule: WeightRule, source: TensorSource
+) -> PackedMatrix | None:
+    """The matrix of a weight that the file has quantized; None where it has not, or where a module
+    that has the weight cannot multiply by it."""
+    paths = (name.rpartition(".") for name in names)
+    if not isinstance(source, QuantizedSource):
+        return None
+    if not all(can_pack(model.get_submodule(path), last) for path, _, last in paths):
+        return None
+    quantized = rule.join_quantized(map(source.read_quantized, rule.file_names))
+    return None if quantized is None else pack_quantized(quantized)

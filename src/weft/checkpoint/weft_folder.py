@@ -30,7 +30,7 @@ from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.build import Model
 from weft.models.config import ModelConfig
-from weft.nn.linear import unpack_model
+from weft.nn.packed_modules import check_not_packed
 from weft.text.tokenizer import Tokenizer
 
 CONFIG_FILE, WEIGHTS_FILE, SCORES_FILE = "config.json", "model.safetensors", "scores.json"
@@ -142,7 +142,7 @@ def copy_state(tensors: Mapping[str, Tensor], model: nn.Module, path: Path) -> N
     """Copy tensors into the model. If they do not match, the model is unchanged."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     check_names_and_shapes(shapes, model, path)
-    unpack_model(model)
+    check_not_packed(model, "loaded into")
     with torch.no_grad():
         for name, tensor in unique_state(model).items():
             tensor.copy_(tensors[name])

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import torch
+from torch import nn
 
 from weft.core.choices import pick
 from weft.core.errors import UsageError
@@ -49,6 +50,16 @@ def is_present(name: str) -> bool:
     if name.startswith("cuda"):
         return int(name.partition(":")[2] or 0) < torch.cuda.device_count()
     return name == "cpu" or torch.backends.mps.is_available()
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model's weights."""
+    return next(model.parameters()).device
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The number format of a model's weights."""
+    return next(model.parameters()).dtype
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

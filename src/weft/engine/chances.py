@@ -16,6 +16,7 @@ from torch import Tensor
 
 from weft.native.kernels import log_sum_exp, top_k
 from weft.nn.head import Head
+from weft.nn.packed_modules import PackedHead
 
 Banned = Mapping[tuple[int, ...], Sequence[int]]
 """Ids that are never written, and the rows in which they are not."""
@@ -59,7 +60,7 @@ class Chances:
         if self.made is not None:
             logits_N = self.made[rows, token]
         else:
-            logits_N = self.head.column(self.x_ND[rows], token)
+            logits_N = self.head.logit_of(self.x_ND[rows], token)
         return logits_N.cpu().double().numpy()
 
     @torch.inference_mode()
@@ -77,7 +78,8 @@ class Chances:
 
     def head_best(self, count: int, banned: Sequence[int]) -> Found | None:
         """Without the logits; None where that cannot be."""
-        return self.head.best(self.x_ND, count, banned)
+        head = self.head
+        return head.top_k(self.x_ND, count, banned) if isinstance(head, PackedHead) else None
 
     def best_logits(self, count: int, banned: Banned) -> Found:
         """The same from the logits."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from weft.cache.events import EventListener
+from weft.core.device import device_of, dtype_of
 from weft.core.errors import UsageError
 from weft.engine.attention import (
     AttentionRow,
@@ -53,7 +54,7 @@ from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update, Writing
 from weft.models.build import Model
 from weft.models.decoder import Decoder
-from weft.nn.linear import pack_model
+from weft.nn.packed_modules import pack_model
 from weft.text.tokenizer import Tokenizer
 
 
@@ -66,8 +67,7 @@ class Engine:
         """Without a tokenizer it deals in ids alone: no texts, stops or grammars."""
         self.config = config or EngineConfig()
         self.model, self.tokenizer = model.eval(), tokenizer
-        first = next(model.parameters())
-        if first.device.type == "cpu" and first.dtype == torch.float32:
+        if device_of(model).type == "cpu" and dtype_of(model) == torch.float32:
             pack_model(model)
         self.kv_cache, store = make_memory(model, self.config)
         self.runner = Runner(model, self.kv_cache.layout, store)

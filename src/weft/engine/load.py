@@ -14,7 +14,7 @@ from weft.engine.kinds import Task, refuse_kind
 from weft.engine.model import LoadedModel
 from weft.engine.settings import EngineConfig
 from weft.models.build import Model
-from weft.nn.rounding import round_inputs
+from weft.nn.packed_modules import use_int8_activations
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def load(
 
 def round_if_possible(model: Model) -> None:
     """One line of talk where the setting has no effect."""
-    if not round_inputs(model):
+    if not use_int8_activations(model):
         log.warning(
             "activations=float32 asked=int8 reason='only weights of few bits on a CPU with a C++ "
             "compiler take inputs of 8 bits, and this model has none here'"

@@ -10,6 +10,7 @@ from weft.cache.kv_groups import KVCacheLayout
 from weft.cache.kv_store import KVStore
 from weft.cache.page_pool import PagePool
 from weft.core.choices import pick
+from weft.core.device import device_of, dtype_of
 from weft.engine.settings import EngineConfig
 from weft.models.build import Model
 
@@ -24,16 +25,14 @@ def make_memory(model: Model, config: EngineConfig) -> tuple[KVCacheManager, KVS
 
 def make_store(model: Model, layout: KVCacheLayout, config: EngineConfig) -> KVStore:
     """As many pages as the cache's memory holds."""
-    first = next(model.parameters())
+    device, dtype = device_of(model), dtype_of(model)
     specs = model.kv_specs()
-    row = specs[0].bytes_per_token(first.dtype) * layout.num_layers_per_group
+    row = specs[0].bytes_per_token(dtype) * layout.num_layers_per_group
     longest = -(-model.config.max_len // config.page_size) * len(layout.groups)
     # one sequence of any length always fits, whatever it costs: memory is taken as it is used
     num_pages = max(2 + 2 * longest, int(config.cache_gib * 2**30) // (row * config.page_size))
     with torch.inference_mode(False):
-        store = KVStore(
-            specs, layout.layer_locations, num_pages, config.page_size, first.device, first.dtype
-        )
+        store = KVStore(specs, layout.layer_locations, num_pages, config.page_size, device, dtype)
         if config.reserve:
             store.reserve()
         return store

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from weft.checkpoint.weft_folder import Checkpoint
+from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.engine.answers import (
     NOTHING,
@@ -66,7 +67,7 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        return device_of(self.model)
 
     @cached_property
     def desk(self) -> Desk:

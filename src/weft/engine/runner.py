@@ -21,6 +21,7 @@ from torch import Tensor
 
 from weft.cache.kv_groups import KVCacheLayout
 from weft.cache.kv_store import GatheredKVCache, KVStore, PagedKVCache, ScratchKVCache
+from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.chances import Chances, ComingChances
@@ -71,7 +72,7 @@ class Runner:
 
     def __init__(self, model: Model, layout: KVCacheLayout, store: KVStore | None) -> None:
         self.model, self.page_layout, self.store = model, layout, store
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
 
     @torch.inference_mode()
     def run(self, plan: Plan, burst: Bursting | None = None) -> Results:

@@ -33,7 +33,7 @@ from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
 from weft.native.build import library_path
 from weft.native.library import native
-from weft.nn.rounding import rounds_inputs
+from weft.nn.packed_modules import uses_int8_activations
 
 FORMAT, INDEX = 1, "index"
 Key = Mapping[str, str]
@@ -70,7 +70,7 @@ def cache_key(model: Model, layout: KVCacheLayout, store: KVStore) -> dict[str, 
         "format": str(FORMAT),
         "weights": fingerprint(model),
         "dtype": str(store.dtype),
-        "activations": "int8" if rounds_inputs(model) else "float32",
+        "activations": "int8" if uses_int8_activations(model) else "float32",
         "page_size": str(store.page_size),
         "layout": json.dumps([shapes, groups]),
         # another processor or version rounds differently: answers would change in their last bits

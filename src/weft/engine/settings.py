@@ -34,7 +34,7 @@ class EngineConfig(Config):
     """How prompts share what they have in common: a name in PREFIX_CACHES."""
     activations: Literal["float32", "int8"] = "float32"
     """int8: products with weights of few bits, as a GGUF has them, round their inputs to 8 bits, as
-    llama.cpp does. Two to three times as fast on a CPU, and no longer exact (nn/rounding.py)."""
+    llama.cpp does. Two to three times as fast on a CPU, and no longer exact."""
     speculate: bool = False
     """Guess tokens from what stood before and check them in one pass. The result is the same."""
     token_budget: int = Field(2048, ge=1)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention import recorded
@@ -60,7 +61,7 @@ def cross_attention(
     writer = tokenizer.target
     first = writer.id_of("begin") if start is None else start
     read, written = tokenizer.tokens(source), without(first, writer.tokens(target))
-    device = next(model.parameters()).device
+    device = device_of(model)
     ids_1S = torch.tensor([read.ids], device=device)
     ids_1T = torch.tensor([[first, *written.ids[:-1]]], device=device)
     was_training = model.training

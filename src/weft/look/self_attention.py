@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention import recorded
@@ -52,7 +53,7 @@ def self_attention(model: Model, tokenizer: Tokenizer, text: str) -> SelfAttenti
     """One pass over a text: through the encoder where there is one. Model and hooks stay."""
     stack = model.decoder if isinstance(model, Decoder) else model.encoder
     tokens = tokenizer.tokens(text)
-    ids_1T = torch.tensor([tokens.ids], device=next(model.parameters()).device)
+    ids_1T = torch.tensor([tokens.ids], device=device_of(model))
     was_training = model.training
     model.eval()
     try:

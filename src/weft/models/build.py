@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.choices import pick
+from weft.core.device import device_of
 from weft.models.config import ModelConfig
 from weft.models.decoder import Decoder
 from weft.models.encoder import Encoder
@@ -27,7 +28,7 @@ def build_model(config: ModelConfig, seed: int = 0) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = pick(MODELS, config.kind, "kind of model")(config)
-        if next(model.parameters()).device.type != "meta":
+        if device_of(model).type != "meta":
             initialise(model, config)
     return model
 

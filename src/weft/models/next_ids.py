@@ -15,22 +15,28 @@ from ctypes import byref, c_int64
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.forward_batch import ForwardBatch
 from weft.models.stack import Stack
+from weft.native.kernels import is_contiguous_float32
 from weft.native.structs import (
     GreedyStruct,
     NextCallStruct,
     NextStruct,
     NormStruct,
     PagedStruct,
+    ProductStruct,
+    WordsStruct,
 )
 from weft.nn.compiled import Ready
 from weft.nn.compiled_pass import threads_for
+from weft.nn.embedding import Embedding
 from weft.nn.head import Head
 from weft.nn.hooks import is_looked_at
 from weft.nn.norm import Norm
+from weft.nn.packed_modules import PackedEmbedding, PackedHead
+from weft.nn.positions.base import Position
 
 CLOSE = 7 << 18
 """Bytes of keys and values that a core may hope to find close by again in its next pass."""
@@ -52,8 +58,9 @@ class NextIds:
         embedding, norm = stack.embedding, stack.norm
         if is_looked_at((stack, *embedding.modules(), stack.position, norm, *head.modules())):
             return None
-        words = embedding.struct(stack.position, int(batch.positions_BT.max()) + 1)
-        last, product = norm.struct() if isinstance(norm, Norm) else NormStruct(), head.struct()
+        words = words_struct(embedding, stack.position, int(batch.positions_BT.max()) + 1)
+        last = norm.struct() if isinstance(norm, Norm) else NormStruct()
+        product = head_struct(head)
         if words is None or last is None or product is None or not stack.blocks:
             return None
         ready = stack.compiled.ready(stack.layers, stack.passes(batch), batch.ids_BT.shape[1])
@@ -130,3 +137,29 @@ def point(call: PagedStruct, layout: Any) -> None:
     assert all(part.dtype == torch.int32 and part.is_contiguous() for part in parts), layout
     call.offsets, call.starts, call.lengths, call.table = (part.data_ptr() for part in parts)
     call.sequences, call.table_stride = layout.table_BP.shape
+
+
+def words_struct(embedding: Embedding, position: Position, num_rows: int) -> WordsStruct | None:
+    """The embedding for positions below `num_rows`; None where modules have to compute it."""
+    words, is_added = embedding.words, type(position).add is not Position.add
+    added_MD = position.position_rows(num_rows) if is_added else None
+    if type(words) is not PackedEmbedding or embedding.segments is not None or embedding.training:
+        return None
+    if is_added and (added_MD is None or not is_contiguous_float32(added_MD)):
+        return None
+    table = words.matrices["weight"]
+    norm = embedding.norm.struct() if isinstance(embedding.norm, Norm) else NormStruct()
+    if norm is None or not table.is_native:
+        return None
+    added, has_norm = None if added_MD is None else added_MD.data_ptr(), norm.weight is not None
+    return WordsStruct(table.address, added, norm, has_norm, table.inputs, embedding.scale)
+
+
+def head_struct(head: Head) -> ProductStruct | None:
+    """The head's product; None where there is more to compute than it and a scale."""
+    if type(head) is not PackedHead or head.softcap is not None:
+        return None
+    matrix = head.matrices["weight"]
+    if not matrix.is_native or type(head.transform) is not nn.Identity:
+        return None
+    return ProductStruct(matrix.address, None if head.bias is None else head.bias.data_ptr())

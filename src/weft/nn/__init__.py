@@ -1,0 +1,18 @@
+"""Layers.
+
+linear            Linear, with a range of outputs
+embedding         token ids -> vectors
+positions/        position encodings: sinusoidal, learned, Shaw, T5, ALiBi, RoPE
+attention/        attention layers, masks and kernels
+norm              LayerNorm and RMSNorm
+feedforward       MLP and gated MLP
+experts           mixture of experts
+dropout           dropout by random bytes
+block             one layer of a stack: residual paths around attention and feed-forward
+head              LM head, and BERT's pooler
+packed_modules    the packed counterparts of the modules above, for inference
+compiled          all blocks of a stack in one call of the native library
+compiled_block    a block -> the structure that the library reads
+compiled_pass     positions and pages of a pass -> the structure that the library reads
+hooks             whether modules have hooks
+"""

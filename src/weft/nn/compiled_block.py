@@ -13,16 +13,14 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from weft.native.kernels import ACTIVATION_IDS
-from weft.native.packed import PackedMatrix
 from weft.native.structs import HeadsStruct, LayerStruct, NormStruct, PathStruct, ProductStruct
 from weft.nn.attention.heads import GroupedAttention
-from weft.nn.feedforward import EXACT, Gated, Plain
-from weft.nn.linear import Linear
+from weft.nn.feedforward import ACTIVATION_OF
 from weft.nn.norm import LayerNorm, RMSNorm
-from weft.nn.packable import Packable
+from weft.nn.packed_modules import PackedGated, PackedLinear, PackedModule, PackedPlain
 
 PLACEMENTS = {"before": 0, "after": 1, "both": 2}
-FORMS, VALUES = attrgetter("forms"), methodcaller("values")
+FORMS, VALUES = attrgetter("matrices"), methodcaller("values")
 
 
 class NotCompiledError(Exception):
@@ -39,7 +37,7 @@ class Watch:
         names = (named for part in parts for named in (part._modules, part._parameters))
         self.named: list[dict[str, Any]] = [named for named in names if named]
         self.owns = [vars(part) for part in parts]
-        self.layers = [part for part in parts if isinstance(part, Packable)]
+        self.layers = [part for part in parts if isinstance(part, PackedModule)]
         numbers = (number for part in parts for number in part._parameters.values())
         self.numbers: list[Tensor] = [number for number in numbers if number is not None]
         self.blocks = [weakref.ref(block) for block in blocks]
@@ -75,7 +73,7 @@ class BlockReader:
     def read(self, block: Any) -> LayerStruct:
         own, cross, feedforward = block.attention, block.cross, block.feedforward
         paths = (block.attention_path, block.cross_path, block.feedforward_path)
-        if type(feedforward) not in (Plain, Gated):
+        if type(feedforward) not in (PackedPlain, PackedGated):
             raise NotCompiledError
         return LayerStruct(
             *(feedforward.width, PLACEMENTS[paths[0].placement], cross is not None),
@@ -85,9 +83,9 @@ class BlockReader:
         )
 
     def feedforward(self, layer: Any) -> tuple[ProductStruct, ProductStruct, int, bool, int]:
-        is_gated = type(layer) is Gated
+        is_gated = type(layer) is PackedGated
         up, down = self.product(layer.gate_up if is_gated else layer.up), self.product(layer.down)
-        return up, down, layer.down.in_features, is_gated, ACTIVATION_IDS[EXACT[layer.kind]]
+        return up, down, layer.down.in_features, is_gated, ACTIVATION_IDS[ACTIVATION_OF[layer.kind]]
 
     def path(self, path: Any) -> PathStruct:
         has_out = path.placement == "both"
@@ -113,8 +111,8 @@ class BlockReader:
         return struct
 
     def product(self, layer: Any) -> ProductStruct:
-        packed = layer.current() if type(layer) is Linear else None
-        if not isinstance(packed, PackedMatrix) or not packed.is_native:
+        packed = layer.matrices["weight"] if type(layer) is PackedLinear else None
+        if packed is None or not packed.is_native:
             raise NotCompiledError
         bias = layer._parameters["bias"]
         return ProductStruct(packed.address, None if bias is None else bias.data_ptr())

@@ -14,11 +14,8 @@ from torch import Tensor, nn
 
 from weft.core.config import Config
 from weft.core.forward_batch import ForwardBatch
-from weft.native.kernels import is_contiguous_float32
-from weft.native.structs import NormStruct, WordsStruct
 from weft.nn.dropout import Dropout
-from weft.nn.linear import Table
-from weft.nn.norm import Norm, NormConfig, build_norm
+from weft.nn.norm import NormConfig, build_norm
 from weft.nn.positions.base import Position
 
 
@@ -53,7 +50,7 @@ class Embedding(nn.Module):
         self, config: EmbeddingConfig, vocab_size: int, width: int, norm: NormConfig, dropout: float
     ) -> None:
         super().__init__()
-        self.words = Table(vocab_size, width)
+        self.words = nn.Embedding(vocab_size, width)
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.scale = width**0.5 if config.scale else 1.0
         self.norm = build_norm(norm, width) if config.norm else nn.Identity()
@@ -68,18 +65,3 @@ class Embedding(nn.Module):
             none = batch.ids_BT.new_zeros(())
             x_BTD = x_BTD + self.segments(none if batch.segments_BT is None else batch.segments_BT)
         return self.dropout(self.norm(x_BTD))
-
-    def struct(self, position: Position, num_rows: int) -> WordsStruct | None:
-        """What the compiled library reads, for positions below `num_rows`; None where only the
-        modules know how."""
-        table, is_added = self.words.current(), type(position).add is not Position.add
-        added_MD = position.position_rows(num_rows) if is_added else None
-        if table is None or not table.is_native or self.segments is not None or self.training:
-            return None
-        if is_added and (added_MD is None or not is_contiguous_float32(added_MD)):
-            return None
-        norm = self.norm.struct() if isinstance(self.norm, Norm) else NormStruct()
-        if norm is None:
-            return None
-        added, has_norm = None if added_MD is None else added_MD.data_ptr(), norm.weight is not None
-        return WordsStruct(table.address, added, norm, has_norm, table.inputs, self.scale)

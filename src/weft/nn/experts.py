@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.core.shapes import check_shapes
-from weft.native.kernels import activation, is_inference_float32, linear, linear_part
+from weft.native.kernels import activation
 from weft.nn.linear import Linear
-from weft.nn.packable import Packable
 
 
 def gated_width(width: int) -> int:
@@ -106,14 +105,13 @@ class ExpertsConfig(Config):
             )
 
 
-class Router(Packable):
+class Router(nn.Module):
     """score = softmax or sigmoid(x W); the best experts of the best groups are chosen.
 
     `weight_ED` has one row per expert. `correction_E`, where asked for, is a buffer: it is saved
     with the model and no gradient reaches it.
     """
 
-    packable = ("weight_ED",)
     correction_E: Tensor | None
 
     def __init__(self, config: ExpertsConfig, width: int) -> None:
@@ -139,12 +137,7 @@ class Router(Packable):
         return chosen, share * config.scale
 
     def logits(self, x_ND: Tensor) -> Tensor:
-        packed = self.current("weight_ED")
-        if packed is not None and is_inference_float32(x_ND):
-            return linear(x_ND, packed)
-        # float32 at least: in bfloat16 near scores are ties, and a tie is a wrong expert
-        dtype = torch.promote_types(x_ND.dtype, torch.float32)
-        return F.linear(x_ND.to(dtype), self.whole("weight_ED").to(dtype))
+        return router_logits(x_ND, self.weight_ED)
 
     def within_groups(self, rank_NE: Tensor) -> Tensor:
         """The same ranks, -inf for the experts of all but the best groups."""
@@ -168,19 +161,15 @@ class SharedExperts(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         gate_NF, up_NF = self.gate_up(x_BTD).flatten(0, -2).chunk(2, dim=-1)
-        is_packed = self.gate_up.packs(x_BTD)
-        inner_NF = activation("silu", gate_NF, up_NF) if is_packed else F.silu(gate_NF) * up_NF
-        return self.down(inner_NF).view_as(x_BTD)
+        return self.down(F.silu(gate_NF) * up_NF).view_as(x_BTD)
 
 
-class Experts(Packable):
+class Experts(nn.Module):
     """shared(x) + sum of share_e * expert_e(x) over the chosen experts.
 
     The weights of all experts are stacked: `gate_up_EFD` (2F rows an expert: the gate's, then up's)
     and `down_EDF`.
     """
-
-    packable = ("gate_up_EFD", "down_EDF")
 
     def __init__(self, config: ExpertsConfig, width: int) -> None:
         super().__init__()
@@ -207,27 +196,25 @@ class Experts(Packable):
         order = expert.argsort(stable=True)
         counts = torch.bincount(expert, minlength=self.config.num_experts).tolist()
         parts = x_ND.index_select(0, order // chosen.shape[1]).split(counts)
-        done = self.packed_experts(parts) if self.packs(x_ND) else self.plain_experts(parts)
-        return torch.cat(done).index_select(0, order.argsort()).unflatten(0, chosen.shape)
+        outputs = torch.cat(self.run_experts(parts))
+        return outputs.index_select(0, order.argsort()).unflatten(0, chosen.shape)
 
-    def plain_experts(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """What each expert makes of its rows; experts without any are passed over."""
-        # unbind, not [e]: its gradient is one stack, where each [e] would fill a whole E x F x D
-        stacks = (self.whole(name).unbind() for name in self.packable)
-        weights = zip(parts, *stacks, strict=True)
-        return [swiglu(x, gate_up, down) for x, gate_up, down in weights if x.shape[0]]
+    def run_experts(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The output of each expert for its tokens; experts without tokens are left out."""
+        return swiglu_experts(parts, self.gate_up_EFD, self.down_EDF)
 
-    def packed_experts(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """The same from the packed stacks, where each expert has some of the outputs."""
-        gate_up, down = (self.forms[name] for name in self.packable)
-        wide, narrow = self.gate_up_EFD.shape[1], self.down_EDF.shape[1]
-        done = []
-        for e, x in enumerate(parts):
-            if x.shape[0]:
-                both = linear_part(x, gate_up, slice(e * wide, (e + 1) * wide))
-                inner = activation("silu", *both.chunk(2, dim=-1))
-                done.append(linear_part(inner, down, slice(e * narrow, (e + 1) * narrow)))
-        return done
+
+def router_logits(x_ND: Tensor, weight_ED: Tensor) -> Tensor:
+    """In float32 at least: in bfloat16 near scores are ties, and a tie is a wrong expert."""
+    dtype = torch.promote_types(x_ND.dtype, torch.float32)
+    return F.linear(x_ND.to(dtype), weight_ED.to(dtype))
+
+
+def swiglu_experts(parts: Sequence[Tensor], gate_up_EFD: Tensor, down_EDF: Tensor) -> list[Tensor]:
+    """The SwiGLU layer of each expert for its tokens; experts without tokens are left out."""
+    # unbind, not [e]: its gradient is one stack, where each [e] would fill a whole E x F x D
+    weights = zip(parts, gate_up_EFD.unbind(), down_EDF.unbind(), strict=True)
+    return [swiglu(x, gate_up, down) for x, gate_up, down in weights if x.shape[0]]
 
 
 def swiglu(x: Tensor, gate_up_FD: Tensor, down_DF: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from weft.core.choices import pick
 from weft.core.config import Config
 from weft.core.shapes import check_shapes
-from weft.native.kernels import activation
 from weft.nn.dropout import Dropout
 from weft.nn.experts import Experts, ExpertsConfig, gated_width
 from weft.nn.linear import Linear
@@ -115,7 +114,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "reglu": F.relu,
 }
 
-EXACT = {
+ACTIVATION_OF = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_tanh": "gelu_tanh",
@@ -125,7 +124,7 @@ EXACT = {
     "geglu_tanh": "gelu_tanh",
     "reglu": "relu",
 }
-"""The same by their names in native/kernels.py."""
+"""The name of each kind's activation in native/kernels.py."""
 
 FeedForwardConfig = Annotated[
     ReluConfig
@@ -156,10 +155,7 @@ class Plain(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         check_shapes(x_BTD=x_BTD, D=self.width)
-        x_BTF = self.up(x_BTD)
-        if self.up.packs(x_BTD):
-            return self.down(activation(EXACT[self.kind], x_BTF))
-        return self.down(self.dropout(ACTIVATIONS[self.kind](x_BTF)))
+        return self.down(self.dropout(ACTIVATIONS[self.kind](self.up(x_BTD))))
 
 
 class Gated(nn.Module):
@@ -181,11 +177,7 @@ class Gated(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         check_shapes(x_BTD=x_BTD, D=self.width)
-        both = self.gate_up(x_BTD)
-        if self.gate_up.packs(x_BTD):
-            gate_NF, up_NF = both.flatten(0, -2).chunk(2, dim=-1)
-            return self.down(activation(EXACT[self.kind], gate_NF, up_NF)).view_as(x_BTD)
-        gate_BTF, up_BTF = both.chunk(2, dim=-1)
+        gate_BTF, up_BTF = self.gate_up(x_BTD).chunk(2, dim=-1)
         return self.down(self.dropout(ACTIVATIONS[self.kind](gate_BTF) * up_BTF))
 
 

@@ -3,22 +3,14 @@ embedding's own. And BERT's pooler: x_BTD -> x_BD, one vector a text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.config import Config
-from weft.native.kernels import is_inference_float32, linear_top_k
-from weft.native.structs import ProductStruct
-from weft.nn.hooks import is_looked_at
-from weft.nn.linear import Linear, Product
+from weft.nn.linear import Linear, linear_range
 from weft.nn.norm import NormConfig, build_norm
-
-LEAST_ROWS = 6
-"""For each thread: so many share what is read of the table."""
 
 
 class HeadConfig(Config):
@@ -33,7 +25,7 @@ class HeadConfig(Config):
     """A dense layer, GELU and a norm before the product (BERT's masked-word head)."""
 
 
-class Head(Product):
+class Head(nn.Module):
     """logits = softcap(transform(x) * scale . words^T + bias)."""
 
     def __init__(
@@ -47,43 +39,24 @@ class Head(Product):
         self.transform = Transform(width, norm) if config.transform else nn.Identity()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.capped(self.product(self.entered(x_BTD)))
+        return self.cap(self.project(self.pre_projection(x_BTD)))
 
-    def column(self, x_ND: Tensor, token: int) -> Tensor:
-        """The logits of one token, logits_N: to the last bit what they are among all."""
-        return self.capped(self.product(self.entered(x_ND), slice(token, token + 1)))[:, 0]
+    def logit_of(self, x_ND: Tensor, token: int) -> Tensor:
+        """The logits of one token, logits_N; packed, the same bits as among all."""
+        logits_N1 = self.project(self.pre_projection(x_ND), slice(token, token + 1))
+        return self.cap(logits_N1)[:, 0]
 
-    def capped(self, logits: Tensor) -> Tensor:
-        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+    def project(self, x: Tensor, outputs: slice | None = None) -> Tensor:
+        """The product with the word table, or with a range of its rows."""
+        return linear_range(x, self.weight, self.bias, outputs)
 
-    def entered(self, x: Tensor) -> Tensor:
-        """What the product reads."""
+    def pre_projection(self, x: Tensor) -> Tensor:
+        """The input of the product."""
         x = self.transform(x)
         return x if self.scale == 1.0 else x * self.scale
 
-    def best(
-        self, x_ND: Tensor, count: int, banned: Sequence[int] = ()
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """The best logits of each row that are not banned, their ids, and the logarithm of the sum
-        of all exps, without the logits themselves. None where it takes the logits, where somebody
-        looks at them, or where rows are so few that cores would wait: to the last bit it is the
-        same."""
-        packed = self.current()
-        if packed is None or not packed.is_native or not is_inference_float32(x_ND):
-            return None
-        if self.softcap is not None or len(x_ND) < LEAST_ROWS * torch.get_num_threads():
-            return None
-        if is_looked_at(self.modules()):
-            return None
-        return linear_top_k(self.entered(x_ND), packed, self.bias, count, banned)
-
-    def struct(self) -> ProductStruct | None:
-        """The product, for the compiled library; None where there is more to do than it and a
-        scale."""
-        packed, is_plain_head = self.current(), type(self.transform) is nn.Identity
-        if packed is None or not packed.is_native or self.softcap is not None or not is_plain_head:
-            return None
-        return ProductStruct(packed.address, None if self.bias is None else self.bias.data_ptr())
+    def cap(self, logits: Tensor) -> Tensor:
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
 class Transform(nn.Module):

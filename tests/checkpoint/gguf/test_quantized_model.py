@@ -24,9 +24,14 @@ from weft.engine.model import LoadedModel
 from weft.models.build import Model
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.native import packed as packed_module
-from weft.nn.hollow import is_hollow
-from weft.nn.linear import Linear, Table, pack_model
-from weft.nn.packable import Packable
+from weft.nn.packed_modules import (
+    PACKED_TYPES,
+    PackedModule,
+    is_memoryless,
+    pack_model,
+    packed_modules,
+    unpack_model,
+)
 
 from .tiny import tokenizer
 
@@ -118,12 +123,14 @@ def logits(model: Model, ids_BT: Tensor) -> Tensor:
 
 def kinds(model: Model) -> dict[str, str]:
     """Of every weight that can be packed, by its name; 'float' of those that are not."""
-    layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, Packable)}
-    return {
-        f"{path}.{name}": layer.forms[name].kind if name in layer.forms else "float"
-        for path, layer in layers.items()
-        for name in layer.packable
-    }
+    found = {}
+    for path, layer in model.named_modules():
+        if isinstance(layer, PackedModule):
+            found |= {f"{path}.{name}": matrix.kind for name, matrix in layer.matrices.items()}
+        elif type(layer) in PACKED_TYPES:
+            names = PACKED_TYPES[type(layer)].packed_names
+            found |= {f"{path}.{name}": "float" for name in names}
+    return found
 
 
 TURNED = {"gpt2": "blocks", "deepseek": "kv_up|router"}
@@ -147,8 +154,8 @@ def test_logits_and_weights_are_those_of_the_file_in_floats(
     pack_model(model), pack_model(floats)
     with torch.inference_mode():
         assert logits(model, ids_BT).equal(logits(floats, ids_BT))
-    for one, other in zip(model.train().parameters(), floats.parameters(), strict=True):
-        assert not is_hollow(one) and one.shape == other.shape
+    for one, other in zip(unpack_model(model).parameters(), floats.parameters(), strict=True):
+        assert not is_memoryless(one) and one.shape == other.shape
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
@@ -161,9 +168,10 @@ def test_parts_of_one_weight_that_differ_in_kind_become_floats(
     types = {"attn_v": "Q8_0", "ffn_up": "Q4_1", "token_embd": "Q8_0", "rest": "Q4_0"}
     path = write(tmp_path, monkeypatch, "llama", **types)
     model = load_checkpoint(path).model
-    found = {name: m.packed for name, m in model.named_modules() if isinstance(m, Packable)}
+    packed = {name: m for name, m in model.named_modules() if isinstance(m, PackedModule)}
+    found = {name: m.matrices.get("weight") for name, m in packed.items()}
     block = "decoder.blocks.0"
-    assert found[f"{block}.attention.qkv"] is None
+    assert f"{block}.attention.qkv" not in found
     # Q4_0 and Q4_1 are one kind
     for end, kind in (("attention.out", "q4"), ("feedforward.gate_up", "q4")):
         packed = found[f"{block}.{end}"]
@@ -185,7 +193,7 @@ def test_other_dtypes_and_a_machine_without_the_library_get_floats(
     monkeypatch.setattr(packed_module, "native", lambda: None)
     model = load_checkpoint(path).model
     assert set(kinds(model).values()) == {"float"}
-    assert not any(is_hollow(weight) for weight in model.parameters())
+    assert not any(is_memoryless(weight) for weight in model.parameters())
 
 
 def test_a_loaded_model_writes_and_its_weights_take_the_room_of_the_file(
@@ -193,11 +201,11 @@ def test_a_loaded_model_writes_and_its_weights_take_the_room_of_the_file(
 ) -> None:
     path = write(tmp_path, monkeypatch, "llama", rest="Q4_1")
     loaded = weft.load(path)
-    layers = [m for m in loaded.model.modules() if isinstance(m, Linear | Table)]
-    assert len(layers) == 9 and all(layer.packed for layer in layers)
-    held = {id(p.packed): p.packed.num_bytes for p in layers if p.packed is not None}
-    matrices = [info for info in read_header(path).tensors.values() if len(info.shape) == 2]
-    stored = sum(info.num_bytes for info in matrices)
+    matrices = [m for layer in packed_modules(loaded.model) for m in layer.matrices.values()]
+    assert len(matrices) == 10, "four of each layer, the table and the head"
+    held = {id(matrix): matrix.num_bytes for matrix in matrices}
+    infos = [info for info in read_header(path).tensors.values() if len(info.shape) == 2]
+    stored = sum(info.num_bytes for info in infos)
     assert sum(held.values()) <= 1.1 * stored  # panels are filled up
     text = loaded.generate("the words", max_tokens=5, temperature=0)
     floats = load_floats(path, monkeypatch)

@@ -28,8 +28,7 @@ from weft.checkpoint.gguf.vocabularies.table import read_tokenizer, write_tokeni
 from weft.checkpoint.gguf.writer import write_gguf
 from weft.checkpoint.tensor_source import build_from_source
 from weft.core.forward_batch import ForwardBatch
-from weft.nn.linear import pack_model
-from weft.nn.packable import Packable
+from weft.nn.packed_modules import pack_model, packed_modules
 from weft.text.tokenizer import Tokenizer
 
 from .hard_texts import hard_texts
@@ -133,8 +132,7 @@ def test_few_bits_give_the_bits_of_the_same_weights_in_floats(
     few = load_checkpoint(smollm2).model
     monkeypatch.setattr(tensor_source, "can_pack_quantized", lambda device, dtype: False)
     floats = load_checkpoint(smollm2).model
-    layers = [layer for layer in few.modules() if isinstance(layer, Packable)]
-    found = Counter("float" if layer.packed is None else layer.packed.kind for layer in layers)
+    found = Counter(m.kind for layer in packed_modules(few) for m in layer.matrices.values())
     # four products a layer; the table of words, which is read by row and multiplied by
     assert found == {"q4": 120, "q8": 2}
     state = floats.state_dict()

@@ -77,7 +77,7 @@ class GroupedAttention(Attention):
         """The query rows of the projection, or its key and value rows, applied to x."""
         cut = self.num_heads * self.head_size
         rows = slice(cut, None) if keys else slice(cut)
-        return self.qkv.product(x, rows)
+        return self.qkv(x, rows)
 
     def split(self, x: Tensor) -> Tensor:
         """[B, T, heads * C] -> [B, T, heads, C]."""

@@ -17,11 +17,44 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.kv_spec import KVRows, KVSpec
-from weft.nn.attention.absorbed import AbsorbedUp
 from weft.nn.attention.layer import Attention, Pass, Place
 from weft.nn.attention.settings import AttentionConfig
 from weft.nn.linear import Linear
 from weft.nn.norm import NormConfig, RMSNorm
+
+
+class UpProjection(Linear):
+    """W_UK and W_UV of all heads as one weight, [H * (J + U), A].
+
+    Expanded, it makes keys and values from latent rows. Absorbed, its two parts are applied to the
+    other side, one product per head:
+
+        latent_h = q_h W_UK_h^T      J numbers of a query become A, those of the rows
+        value_h  = sum_h W_UV_h      A numbers of a weighted sum of rows become U
+    """
+
+    def __init__(self, rank: int, outputs: int, num_heads: int, nope_size: int) -> None:
+        super().__init__(rank, outputs, bias=False)
+        self.num_heads, self.nope_size = num_heads, nope_size
+
+    def absorb_queries(self, nope_BTHJ: Tensor) -> Tensor:
+        """nope_BTHJ -> latent_BTHA."""
+        return self.absorb_queries_by(self.weight, nope_BTHJ)
+
+    def project_values(self, out_BTHA: Tensor) -> Tensor:
+        """out_BTHA -> out_BTHU."""
+        return self.project_values_by(self.weight, out_BTHA)
+
+    def absorb_queries_by(self, weight: Tensor, nope_BTHJ: Tensor) -> Tensor:
+        return torch.einsum("bthj,hja->btha", nope_BTHJ, self.key_and_value(weight)[0])
+
+    def project_values_by(self, weight: Tensor, out_BTHA: Tensor) -> Tensor:
+        return torch.einsum("btha,hua->bthu", out_BTHA, self.key_and_value(weight)[1])
+
+    def key_and_value(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """up_HJA for keys and up_HUA for values."""
+        up_HCA = weight.unflatten(0, (self.num_heads, -1))
+        return up_HCA[:, : self.nope_size], up_HCA[:, self.nope_size :]
 
 
 class LatentAttention(Attention):
@@ -37,8 +70,7 @@ class LatentAttention(Attention):
         self.query = self.make_query(width, config, inner_norm)
         self.kv_down = Linear(width, A + O, bias=config.bias)
         self.kv_norm = RMSNorm(inner_norm, A)
-        self.kv_up = Linear(A, H * (J + U), bias=False)
-        self.absorbed_up = AbsorbedUp(self.kv_up, H, J)
+        self.kv_up = UpProjection(A, H * (J + U), H, J)
         self.out = Linear(H * U, width, bias=out_bias)
         reach = None if place.is_cross else config.pattern.reach(place.layer)
         self.numbers_per_pair = H * (J + O + U)
@@ -106,9 +138,8 @@ class LatentAttention(Attention):
         self, nope_BTHJ: Tensor, rope_BTHO: Tensor, row_BSC: Tensor, given: Pass
     ) -> Tensor:
         """All heads read the rows; W_UK moves to the query and W_UV behind the sum: out_BTHU."""
-        up = self.absorbed_up
         bias = self.bias(torch.cat((nope_BTHJ, rope_BTHO), dim=-1), given)
-        q_BTHC = torch.cat((up.queries(nope_BTHJ), rope_BTHO), dim=-1)
+        q_BTHC = torch.cat((self.kv_up.absorb_queries(nope_BTHJ), rope_BTHO), dim=-1)
         k_BSKC = row_BSC[:, :, None]
         out_BTHA = self.core(q_BTHC, k_BSKC, k_BSKC[..., : self.kv_rank], given, bias)
-        return up.values(out_BTHA)
+        return self.kv_up.project_values(out_BTHA)
