@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.kv_spec import DenseView
+from weft.nn.attention.base import AttentionCall
 from weft.nn.attention.kernels import KERNELS
 from weft.nn.attention.kernels.reference import attention_weights
 from weft.nn.attention.masks import Causal
@@ -35,9 +36,9 @@ def test_every_kernel_gives_the_articles_result() -> None:
     expected, expected_weights = attention(q, k, v)
     view = DenseView(k[None, :, None], v[None, :, None])
     for kernel in KERNELS.values():
-        out_BTHU, _ = kernel(q[None, :, None], view)
+        out_BTHU, _ = kernel(AttentionCall(q[None, :, None], view))
         torch.testing.assert_close(out_BTHU[0, :, 0], expected)
-    weights_BHTS, _ = attention_weights(q[None, :, None], view)
+    weights_BHTS, _ = attention_weights(AttentionCall(q[None, :, None], view))
     torch.testing.assert_close(weights_BHTS[0, 0], expected_weights)
 
 
@@ -48,7 +49,7 @@ def test_a_mask_is_the_articles_upper_triangle_of_large_negative_numbers() -> No
     expected = scores.softmax(-1) @ v
     for kernel in KERNELS.values():
         out_BTHU, _ = kernel(
-            q[None, :, None], DenseView(k[None, :, None], v[None, :, None]), Causal()
+            AttentionCall(q[None, :, None], DenseView(k[None, :, None], v[None, :, None]), Causal())
         )
         torch.testing.assert_close(out_BTHU[0, :, 0], expected)
 
@@ -61,7 +62,7 @@ def test_where_ours_differs_a_query_that_may_see_nothing_gets_zero() -> None:
     torch.testing.assert_close(from_article[0], v.mean(0))
     for kernel in KERNELS.values():
         view = DenseView(k[None, :, None], v[None, :, None])
-        out_BTHU, lse_BHT = kernel(q[None, :, None], view, ~Causal() & Causal())
+        out_BTHU, lse_BHT = kernel(AttentionCall(q[None, :, None], view, ~Causal() & Causal()))
         assert out_BTHU.abs().max() == 0 and lse_BHT.item() == -math.inf
 
 
@@ -77,10 +78,10 @@ def test_fruit_gives_eight() -> None:
     k_BSKC = torch.tensor([math.log(0.6), math.log(0.4), -1e4]).view(1, 3, 1, 1)
     q_BTHC = torch.ones(1, 1, 1, 1)
     view = DenseView(k_BSKC, values.view(1, 3, 1, 1))
-    weights_BHTS, _ = attention_weights(q_BTHC, view, scale=1.0)
+    weights_BHTS, _ = attention_weights(AttentionCall(q_BTHC, view, scale=1.0))
     torch.testing.assert_close(weights_BHTS.flatten(), weights)
     for kernel in KERNELS.values():
-        out_BTHU, _ = kernel(q_BTHC, view, scale=1.0)
+        out_BTHU, _ = kernel(AttentionCall(q_BTHC, view, scale=1.0))
         assert out_BTHU.item() == pytest.approx(8.0, abs=1e-5)
 
 
@@ -90,6 +91,6 @@ def test_scaling_keeps_the_softmax_from_saturating() -> None:
     q, k = draw(64, 256, seed=1), draw(64, 256, seed=2)
     scaled, raw = (q @ k.T / 16).softmax(-1), (q @ k.T).softmax(-1)
     view = DenseView(k[None, :, None], k[None, :, None])
-    weights_BHTS, _ = attention_weights(q[None, :, None], view)
+    weights_BHTS, _ = attention_weights(AttentionCall(q[None, :, None], view))
     torch.testing.assert_close(weights_BHTS[0, 0], scaled)
     assert scaled.max(-1).values.mean() < 0.3 < 0.8 < raw.max(-1).values.mean()

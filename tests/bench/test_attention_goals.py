@@ -6,6 +6,7 @@ import torch
 from weft.bench.attention import Workload, make_inputs, peaks, run
 from weft.bench.measure import in_children
 from weft.core.kv_spec import DenseView
+from weft.nn.attention.base import AttentionCall
 from weft.nn.attention.kernels import KERNELS
 from weft.nn.attention.masks import Causal
 
@@ -56,6 +57,7 @@ def test_peak_memory_is_linear_in_the_length(kernel):
 def test_flash_equals_the_reference_where_the_reference_fits():
     q, k, v, _ = make_inputs(Workload("flash", "causal", 2048))
     found, expected = (
-        KERNELS[name](q, DenseView(k, v), Causal()) for name in ("flash", "reference")
+        KERNELS[name](AttentionCall(q, DenseView(k, v), Causal()))
+        for name in ("flash", "reference")
     )
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

@@ -165,7 +165,7 @@ def test_a_hook_on_all_modules_sees_every_part() -> None:
         vectors(model, by_modules=False)
     finally:
         hook.remove()
-    assert {"Block", "PackedLinear", "LayerNorm", "GroupedAttention"} <= seen
+    assert {"Block", "PackedLinear", "LayerNorm", "GroupedQueryAttention"} <= seen
 
 
 def test_packed_weights_go_when_the_model_is_unpacked() -> None:

@@ -59,7 +59,9 @@ def test_the_weights_make_the_output_of_the_layer(tokenizer):
     with torch.inference_mode():
         memory_BSD = model.encode(ForwardBatch(ids_1S))
         model(ForwardBatch(ids_1T[:, :-1], memory_BSD=memory_BSD))
-        v_SHU = cross.part(memory_BSD, keys=True).chunk(2, dim=2)[1][0].unflatten(-1, (HEADS, -1))
+        kv_rows = slice(cross.num_heads * cross.head_size, None)
+        v_BSD = cross.project(memory_BSD, kv_rows).chunk(2, dim=2)[1]
+        v_SHU = v_BSD[0].unflatten(-1, (HEADS, -1))
         weights_HTS = torch.from_numpy(seen.weights_LHTS[0])
         joined_TD = torch.einsum("hts,shu->thu", weights_HTS, v_SHU).flatten(1)
         torch.testing.assert_close(cross.out(joined_TD), outputs[0], rtol=1e-4, atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 
 from weft.core.errors import ConfigError
 from weft.models.config import ModelConfig
-from weft.nn.attention.settings import warn_once
+from weft.nn.attention.config import warn_once
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "heads that do not divide the width": (

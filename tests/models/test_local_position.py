@@ -16,7 +16,7 @@ from weft.core.errors import ConfigError
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
-from weft.nn.attention.settings import warn_once
+from weft.nn.attention.config import warn_once
 
 SIZES = {"vocab_size": 29, "width": 24, "num_layers": 4, "max_len": 64, "dropout": 0.0}
 NEAR, FAR = {"kind": "rotary", "base": 50.0}, {"kind": "rotary", "base": 1e6}

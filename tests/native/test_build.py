@@ -19,7 +19,8 @@ from weft.native.structs import PackedStruct
 ANSWERS = """
 import torch
 from weft.core.kv_spec import PagedView, PageLayout
-from weft.nn.attention.kernels.paged import paged_attention
+from weft.nn.attention.paged_attention import paged_attention
+from weft.native.attention_kernels import PagedAttentionParams
 from weft.nn.linear import Linear
 from weft.nn.packed_modules import pack_model
 from weft.native.library import native
@@ -32,7 +33,7 @@ with torch.no_grad():
 number = lambda *values: torch.tensor(values, dtype=torch.int32)
 layout = PageLayout(number(0, 1), number(2), number(3), number(1)[None])
 view = PagedView(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8), layout)
-out, lse = paged_attention(torch.randn(1, 1, 8), view)
+out, lse = paged_attention(torch.randn(1, 1, 8), view, PagedAttentionParams(8**-0.5))
 assert out.isfinite().all() and lse.isfinite().all()
 assert native() is None
 """

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from weft.core.kv_spec import PagedView, PageLayout
-from weft.native.attention_kernels import NativeShortAttention
+from weft.native.attention_kernels import NativeShortAttention, PagedAttentionParams
 from weft.native.kernels import ACTIVATIONS, activation, log_sum_exp
 from weft.native.library import native
-from weft.nn.attention.kernels.paged import paged_attention
+from weft.nn.attention.paged_attention import paged_attention
 
 pytestmark = pytest.mark.skipif(native() is None, reason="needs the compiled kernels")
 
@@ -71,9 +71,9 @@ def test_paged_attention_with_a_nan_query_is_nan(
     pages = torch.randn(2, 4, 16, 1, head_size)
     layout = PageLayout(int32(0, 1), int32(length - 1), int32(length), int32(1, 2, 3)[None])
     view = PagedView(pages[0], pages[1], layout)
-    q = torch.randn(1, 2, head_size)
-    expected, expected_lse = paged_attention(q, view, softcap=softcap)
+    q, params = torch.randn(1, 2, head_size), PagedAttentionParams(head_size**-0.5, softcap=softcap)
+    expected, expected_lse = paged_attention(q, view, params)
     q[0, 1, 3] = nan(bits)
-    out, lse = paged_attention(q, view, softcap=softcap)
+    out, lse = paged_attention(q, view, params)
     assert out[0, 1].isnan().all() and lse[0, 1].isnan()
     assert out[0, 0].equal(expected[0, 0]) and lse[0, 0].equal(expected_lse[0, 0])

@@ -17,11 +17,12 @@ from torch import Tensor
 from tests.engine.asking import beam_search
 from tests.engine.tiny import tiny
 from tests.native.test_packed import blocks
-from tests.nn.attention.test_paged import case
+from tests.nn.attention.test_paged_attention import case
+from weft.native.attention_kernels import PagedAttentionParams
 from weft.native.kernels import linear
 from weft.native.library import native
 from weft.native.packed import PackedMatrix, pack, pack_blocks
-from weft.nn.attention.kernels.paged import paged_attention
+from weft.nn.attention.paged_attention import paged_attention
 
 pytestmark = pytest.mark.skipif(native() is None, reason="needs the compiled kernels")
 
@@ -65,8 +66,9 @@ def test_products(kind: str, rows: int) -> None:
 @pytest.mark.parametrize("lengths", [[(300, 1)] * 24, [(90, 90), (400, 33), (250, 1)]], ids=str)
 def test_attention_over_pages(lengths: list[tuple[int, int]], shared: int) -> None:
     q_NHC, view = case(lengths, H=8, K=4, C=32, U=32, shared=shared)
+    params = PagedAttentionParams(32**-0.5)
     with torch.inference_mode():
-        assert_threads_change_nothing(lambda: list(paged_attention(q_NHC, view)))
+        assert_threads_change_nothing(lambda: list(paged_attention(q_NHC, view, params)))
 
 
 LAYERS: dict[str, dict[str, Any]] = {

@@ -21,10 +21,11 @@ from torch import Tensor
 
 from weft.core.kv_spec import PagedView, PageLayout
 from weft.core.quantized import BITS, GROUP, Kind
+from weft.native.attention_kernels import PagedAttentionParams
 from weft.native.kernels import linear
 from weft.native.library import native
 from weft.native.packed import PackedMatrix
-from weft.nn.attention.kernels.paged import paged_attention
+from weft.nn.attention.paged_attention import paged_attention
 
 LAYER = ((576, 960), (576, 576), (576, 3072), (1536, 576))
 """Inputs and outputs of a layer's products: Q, K and V together, out, gate and up, down."""
@@ -140,7 +141,9 @@ def bench_attention(clock: Clock) -> None:
         layout = view.layout
         new = int(layout.lengths_B[0] - layout.starts_B[0])
         q_NHC = torch.randn(int(layout.offsets[-1]), H, C)
-        (seconds,) = clock.seconds([partial(paged_attention, q_NHC, view)])
+        (seconds,) = clock.seconds(
+            [partial(paged_attention, q_NHC, view, PagedAttentionParams(C**-0.5))]
+        )
         seen = len(q_NHC) * (int(layout.lengths_B[0]) - (new - 1) / 2)
         flops = 2e-9 * seen * H * (C + U) / seconds
         read = int(layout.lengths_B.sum()) * K * (C + (U if U == C else 0)) * 4e-9 / seconds

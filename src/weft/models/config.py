@@ -13,7 +13,7 @@ from pydantic import Field
 
 from weft.core.config import Config
 from weft.core.errors import Problem
-from weft.nn.attention.settings import AttentionConfig, warn_once
+from weft.nn.attention.config import AttentionConfig, warn_once
 from weft.nn.embedding import EmbeddingConfig
 from weft.nn.feedforward import FeedForwardConfig, ReluConfig
 from weft.nn.head import HeadConfig

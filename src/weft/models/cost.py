@@ -99,7 +99,7 @@ def flops(model: Model, context: int) -> tuple[int, int]:
     if not isinstance(model, EncoderDecoder):
         return 0, stack_flops(model.decoder, context) + head
     crosses = [block.cross for block in model.decoder.layers if block.cross is not None]
-    source = stack_flops(model.encoder, context) + sum(2 * c.numbers_per_row for c in crosses)
+    source = stack_flops(model.encoder, context) + sum(2 * c.macs_per_row for c in crosses)
     return source, stack_flops(model.decoder, context) + head
 
 
@@ -109,10 +109,10 @@ def stack_flops(stack: Stack, context: int) -> int:
     for block in stack.layers:
         seen = min(context, block.attention.spec.window or context)
         total += linear_flops(block.feedforward) + linear_flops(block.attention)
-        total += 2 * block.attention.numbers_per_pair * seen
+        total += 2 * block.attention.macs_per_pair * seen
         if block.cross is not None:
-            total += linear_flops(block.cross) - 2 * block.cross.numbers_per_row
-            total += 2 * block.cross.numbers_per_pair * context
+            total += linear_flops(block.cross) - 2 * block.cross.macs_per_row
+            total += 2 * block.cross.macs_per_pair * context
     return total
 
 

@@ -63,7 +63,7 @@ class NextIds:
         product = head_struct(head)
         if words is None or last is None or product is None or not stack.blocks:
             return None
-        ready = stack.compiled.ready(stack.layers, stack.passes(batch), batch.ids_BT.shape[1])
+        ready = stack.compiled.ready(stack.layers, stack.contexts(batch), batch.ids_BT.shape[1])
         if ready is None:
             return None
         layers = ctypes.addressof(ready.calls.structs), len(ready.read.layers)
@@ -110,7 +110,7 @@ class NextIds:
         """Lanes that go at a time, so that their keys and values stay close by."""
         ready = self.ready
         layers, call = len(ready.read.layers), ready.given[0].own
-        places = (one.place.slot for one in ready.calls.groups[0] if one is not None)
+        places = (one.slot.kv_index for one in ready.calls.groups[0] if one is not None)
         keys = sum(float(cache.layout(slot).lengths_B.float().mean()) for slot in places)
         row = 4 * layers * call.key_heads * (call.head_size + call.value_size)
         return min(lanes, self.threads * max(1, int(CLOSE / (keys * row))))
@@ -126,9 +126,9 @@ class NextIds:
         ready = self.ready
         for given, (own, cross) in zip(ready.given, ready.calls.groups, strict=True):
             given.rows, given.threads = rows, threads_for(rows, ready.read.size, self.threads)
-            point(given.own, cache.layout(own.place.slot))
+            point(given.own, cache.layout(own.slot.kv_index))
             if cross is not None:
-                point(given.cross, cache.layout(cross.place.slot))
+                point(given.cross, cache.layout(cross.slot.kv_index))
 
 
 def point(call: PagedStruct, layout: Any) -> None:

@@ -2,7 +2,7 @@
 and in cross-attention.
 
 The stack makes, once per pass, what its layers share: positions, masks and the cache handle
-(`Pass`).
+(`AttentionContext`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from weft.core.forward_batch import ForwardBatch
 from weft.core.kv_spec import KVRows, KVSpec
 from weft.models.config import ModelConfig
 from weft.models.visibility import memory_mask, self_mask
-from weft.nn.attention.layer import Pass, Place
-from weft.nn.attention.table import build_attention
+from weft.nn.attention import build_attention
+from weft.nn.attention.base import AttentionContext, AttentionSlot
 from weft.nn.block import Block
 from weft.nn.compiled import Compiled
 from weft.nn.embedding import Embedding
@@ -65,9 +65,12 @@ class Stack(nn.Module):
         config, L = self.config, self.num_layers
         norm, width = config.norm, config.width
         has_source = self.is_causal and config.kind == "encoder-decoder"
-        place, cross_place = Place(layer, layer), Place(layer, L + layer, is_cross=True)
-        attention = build_attention(config.attention, width, norm, place)
-        cross = build_attention(config.attention, width, norm, cross_place) if has_source else None
+        slot, cross_slot = (
+            AttentionSlot(layer, layer),
+            AttentionSlot(layer, L + layer, is_cross=True),
+        )
+        attention = build_attention(config.attention, width, norm, slot)
+        cross = build_attention(config.attention, width, norm, cross_slot) if has_source else None
         dense = layer < config.dense_layers
         feedforward = build_feedforward(
             config.dense_feedforward if dense else config.feedforward, width
@@ -91,30 +94,30 @@ class Stack(nn.Module):
         return attentions + [block.cross.spec for block in self.layers if block.cross is not None]
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        local, given = self.passes(batch)
-        x_BTD = self.embedding(batch, self.position, given.positions_BT)
-        y_BTD = self.compiled.run(self.layers, (local, given), x_BTD) if self.blocks else x_BTD
+        local, full = self.contexts(batch)
+        x_BTD = self.embedding(batch, self.position, full.positions_BT)
+        y_BTD = self.compiled.run(self.layers, (local, full), x_BTD) if self.blocks else x_BTD
         if y_BTD is not None:
             return self.norm(y_BTD)
         for block in self.layers:
-            x_BTD = block(x_BTD, given if block.attention.is_full else local)
+            x_BTD = block(x_BTD, full if block.attention.is_full else local)
         return self.norm(x_BTD)
 
     def source_rows(self, memory_BSD: Tensor) -> Iterator[tuple[int, KVRows]]:
         """What cross-attention keeps of a source: the number of each layer's KVSpec, and rows."""
         positions_1S = torch.arange(memory_BSD.shape[1], device=memory_BSD.device)[None]
         length = memory_BSD.shape[1]
-        given = Pass(self.position, positions_1S, 0, length, memory_BSD=memory_BSD)
+        ctx = AttentionContext(self.position, positions_1S, 0, length, memory_BSD=memory_BSD)
         for block in self.layers:
             assert block.cross is not None, "rows of a source for a stack that reads none"
-            yield block.cross.place.slot, block.cross.source_rows(given)
+            yield block.cross.slot.kv_index, block.cross.source_kv(ctx)
 
-    def passes(self, batch: ForwardBatch) -> tuple[Pass, Pass]:
-        """For layers with the model's pattern, and for those that see all keys."""
-        given = self.prepare(batch)
-        return replace(given, position=self.local_position or self.position), given
+    def contexts(self, batch: ForwardBatch) -> tuple[AttentionContext, AttentionContext]:
+        """For layers with the model's pattern, and for those that attend to all keys."""
+        ctx = self.prepare(batch)
+        return replace(ctx, position=self.local_position or self.position), ctx
 
-    def prepare(self, batch: ForwardBatch) -> Pass:
+    def prepare(self, batch: ForwardBatch) -> AttentionContext:
         """What all layers share in this pass, made once."""
         T, start = batch.ids_BT.shape[1], batch.start
         is_row = (
@@ -125,7 +128,7 @@ class Stack(nn.Module):
                 f"the sequence has {start + T} tokens but the model's max_len is "
                 f"{self.config.max_len}. Shorten it, or build the model with a larger max_len."
             )
-        return Pass(
+        return AttentionContext(
             position=self.position,
             positions_BT=batch.positions_BT,
             start=start,

@@ -14,6 +14,7 @@ import torch
 
 from weft.core.forward_batch import ForwardBatch
 from weft.nn.attention.base import Mask
+from weft.nn.attention.config import PatternConfig
 from weft.nn.attention.masks import (
     Blocks,
     Causal,
@@ -26,7 +27,6 @@ from weft.nn.attention.masks import (
     dilated,
     strided,
 )
-from weft.nn.attention.settings import PatternConfig
 
 
 def self_mask(batch: ForwardBatch, pattern: PatternConfig | None, is_causal: bool) -> Mask | None:

@@ -1,7 +1,7 @@
 """Attention by the compiled library: paged attention, and short sequences in training.
 
 `paged_attention` and `short_attention` return None where the library cannot compute a call (no
-library, other dtypes or devices, gradients through pages); nn/attention/kernels has the torch
+library, other dtypes or devices, gradients through pages); nn/attention has the torch
 versions, which need masks.
 """
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from weft.nn.attention.layer import Attention, Pass
+from weft.nn.attention.base import AttentionContext
+from weft.nn.attention.layer import Attention
 from weft.nn.compiled import Compiled
 from weft.nn.dropout import Dropout
 from weft.nn.norm import NormConfig, build_norm
@@ -55,12 +56,12 @@ class Block(nn.Module):
         self.compiled = Compiled()
         """The same in one call, where nobody looks inside."""
 
-    def forward(self, x_BTD: Tensor, given: Pass) -> Tensor:
-        y_BTD = self.compiled.run([self], (given, given), x_BTD)
+    def forward(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        y_BTD = self.compiled.run([self], (ctx, ctx), x_BTD)
         if y_BTD is not None:
             return y_BTD
-        x_BTD = self.attention_path(x_BTD, lambda x: self.attention(x, given))
+        x_BTD = self.attention_path(x_BTD, lambda x: self.attention(x, ctx))
         cross = self.cross
         if cross is not None and self.cross_path is not None:
-            x_BTD = self.cross_path(x_BTD, lambda x: cross(x, given))
+            x_BTD = self.cross_path(x_BTD, lambda x: cross(x, ctx))
         return self.feedforward_path(x_BTD, self.feedforward)

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from weft.native.kernels import is_inference_float32
 from weft.native.library import Native, native
 from weft.native.structs import LayerAtStruct, LayerPassStruct, LayerStruct
-from weft.nn.attention.layer import Attention, Pass
+from weft.nn.attention.base import AttentionContext
+from weft.nn.attention.layer import Attention
 from weft.nn.compiled_block import BlockReader, NotCompiledError, Watch
 from weft.nn.compiled_pass import CompiledPass, LayerSize, layouts_of, source_of
 
@@ -57,7 +58,7 @@ class Calls:
                 groups[key] = len(groups)
                 members.append((own, cross))
             struct.layer, struct.group = ctypes.addressof(layer), groups[key]
-            rows, _ = cache.write_slots(own.place.slot, own.spec)
+            rows, _ = cache.write_slots(own.slot.kv_index, own.spec)
             struct.k, struct.v = rows["k"].data_ptr(), rows["v"].data_ptr()
             if cross is not None:
                 rows = source_of(cache, cross)
@@ -165,5 +166,5 @@ def storage_of(cache: Any) -> Any:
 
 
 Attentions = Sequence[tuple[Attention, Attention | None]]
-Passes = tuple[Pass, Pass]
+Passes = tuple[AttentionContext, AttentionContext]
 """For layers with the model's pattern, and for those that see all keys."""

@@ -14,7 +14,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from weft.native.kernels import ACTIVATION_IDS
 from weft.native.structs import HeadsStruct, LayerStruct, NormStruct, PathStruct, ProductStruct
-from weft.nn.attention.heads import GroupedAttention
+from weft.nn.attention.grouped_query import GroupedQueryAttention
 from weft.nn.feedforward import ACTIVATION_OF
 from weft.nn.norm import LayerNorm, RMSNorm
 from weft.nn.packed_modules import PackedGated, PackedLinear, PackedModule, PackedPlain
@@ -93,7 +93,7 @@ class BlockReader:
         return PathStruct(self.norm(path.norm), norm_out)
 
     def heads(self, layer: Any) -> HeadsStruct:
-        if type(layer) is not GroupedAttention:
+        if type(layer) is not GroupedQueryAttention:
             raise NotCompiledError
         has_norms = layer.config.qk_norm
         norms = (self.norm(norm) for norm in (layer.query_norm, layer.key_norm) if has_norms)

@@ -1,6 +1,7 @@
 """What the compiled layers of one pass are given: positions, pages, and memory between the parts.
 
-Made once a pass and kept in its `Pass`, for all layers that share mask, positions and layouts.
+Made once a pass and kept in its `AttentionContext`, for all layers that share mask, positions and
+layouts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from weft.native.structs import (
     PagedStruct,
     TurnsStruct,
 )
-from weft.nn.attention.layer import Attention, Pass
-from weft.nn.attention.packed import Reach, reach_of
+from weft.nn.attention.base import AttentionContext
+from weft.nn.attention.layer import Attention
+from weft.nn.attention.paged_attention import MaskSpan, mask_span
 from weft.nn.positions.base import Position
 from weft.nn.positions.rotary import Rotary
 
@@ -59,28 +61,28 @@ class CompiledPass:
     """What layers of a pass share that have the same positions and the same mask: a structure for
     each layout that they have."""
 
-    def __init__(self, given: Pass, is_full: bool, rows: int) -> None:
-        mask = given.full_mask if is_full else given.mask
+    def __init__(self, ctx: AttentionContext, is_full: bool, rows: int) -> None:
+        mask = ctx.full_mask if is_full else ctx.mask
         # not the pass itself, which keeps this: both would stay until Python looks for garbage
-        self.cache: Any = given.cache
-        self.position: Any = given.position
-        self.reaches = reach_of(mask), reach_of(given.memory_mask)
-        self.is_possible = None not in self.reaches and is_known(given.position)
+        self.cache: Any = ctx.cache
+        self.position: Any = ctx.position
+        self.spans = mask_span(mask), mask_span(ctx.memory_mask)
+        self.is_possible = None not in self.spans and is_known(ctx.position)
         self.rows, self.threads = rows, torch.get_num_threads()
         self.scratches: dict[int, Tensor] = {}
         self.turns: tuple[Tensor, Tensor] | None = None
         """A row for each position, and the positions of this pass."""
-        if self.is_possible and isinstance(given.position, Rotary):
-            positions_1N = given.positions_BT.long().contiguous()
-            self.turns = given.position.table.covering(positions_1N), positions_1N
+        if self.is_possible and isinstance(ctx.position, Rotary):
+            positions_1N = ctx.positions_BT.long().contiguous()
+            self.turns = ctx.position.table.covering(positions_1N), positions_1N
         self.structs: dict[tuple[int, ...], LayerPassStruct] = {}
 
     @classmethod
-    def of(cls, given: Pass, is_full: bool, rows: int) -> CompiledPass:
+    def of(cls, ctx: AttentionContext, is_full: bool, rows: int) -> CompiledPass:
         """The pass's own; made when its first layer asks."""
-        known: dict[bool, CompiledPass] = given.__dict__.setdefault(NAME, {})
+        known: dict[bool, CompiledPass] = ctx.__dict__.setdefault(NAME, {})
         if is_full not in known:
-            known[is_full] = cls(given, is_full, rows)
+            known[is_full] = cls(ctx, is_full, rows)
         return known[is_full]
 
     def struct(
@@ -96,13 +98,13 @@ class CompiledPass:
         key = id(layout), id(source_layout), size.room
         struct = self.structs.get(key)
         if struct is None:
-            rows, slots_N = cache.write_slots(own.place.slot, own.spec)
+            rows, slots_N = cache.write_slots(own.slot.kv_index, own.spec)
             struct = self.structs[key] = self.make(size, slots_N)
-            self.describe(struct.own, layout, rows, own, self.reaches[0])
+            self.describe(struct.own, layout, rows, own, self.spans[0])
             if cross is not None:
                 assert source_layout is not None, "a source without pages"
                 sources = source_of(cache, cross)
-                self.describe(struct.cross, source_layout, sources, cross, self.reaches[1])
+                self.describe(struct.cross, source_layout, sources, cross, self.spans[1])
         return struct
 
     def make(self, size: LayerSize, slots_N: Tensor) -> LayerPassStruct:
@@ -131,18 +133,18 @@ class CompiledPass:
         layout: PageLayout,
         rows: KVRows,
         layer: Attention,
-        reach: Reach | None,
+        span: MaskSpan | None,
     ) -> None:
         """All of a call that does not change from layer to layer."""
         k_PRKC, v_PRKC = rows["k"], rows["v"]
-        assert reach is not None, "a mask that the kernel does not know"
+        assert span is not None, "a mask that the kernel does not know"
         call.offsets, call.starts, call.lengths, call.table, call.order = layout_pointers(layout)
         (call.k_page, call.k_row, call.k_head, _) = k_PRKC.stride()
         (call.v_page, call.v_row, call.v_head, _) = v_PRKC.stride()
         (_, call.page_rows, call.key_heads, call.head_size) = k_PRKC.shape
         call.value_size, call.heads = v_PRKC.shape[3], layer.config.num_heads
         call.sequences, call.table_stride = len(layout.lengths_B), layout.table_BP.shape[1]
-        call.is_causal, call.window = reach.is_causal, reach.window or 0
+        call.is_causal, call.window = span.is_causal, span.window or 0
         call.scale, call.softcap = layer.scale, layer.config.softcap or 0.0
         call.threads = self.threads
 
@@ -171,13 +173,13 @@ def layouts_of(
     cache: Any, own: Attention, cross: Attention | None
 ) -> tuple[PageLayout | None, PageLayout | None]:
     """Where the keys of a layer lie, and those of its source."""
-    source = None if cross is None else cache.layout(cross.place.slot)
-    return cache.layout(own.place.slot), source
+    source = None if cross is None else cache.layout(cross.slot.kv_index)
+    return cache.layout(own.slot.kv_index), source
 
 
 def source_of(cache: Any, cross: Attention) -> KVRows:
     """The rows of all sources."""
-    rows: KVRows = cache.source(cross.place.slot, nothing)
+    rows: KVRows = cache.source(cross.slot.kv_index, nothing)
     return rows
 
 

@@ -1,6 +1,6 @@
 """Every kernel of the table gives the reference's out, lse and gradients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -9,17 +9,18 @@ from torch import Tensor
 
 from weft.core.errors import ConfigError
 from weft.core.kv_spec import DenseView
-from weft.nn.attention.kernels import KERNELS, attend, choose_kernel, flash, tiled
-from weft.nn.attention.kernels import tiles as tiles_module
+from weft.nn.attention.base import AttentionCall
+from weft.nn.attention.kernels import KERNELS, attend, choose_kernel, dispatch, tiled
 from weft.nn.attention.kernels.reference import attention_weights, reference_attention
+from weft.nn.attention.kernels.sparse import tiles as tiles_module
 from weft.nn.attention.masks import (
     Blocks,
     Causal,
     Documents,
-    Every,
     Full,
     Global,
     Padding,
+    Strided,
     Window,
     dilated,
     prefix,
@@ -79,8 +80,8 @@ def masks(S: int) -> dict[str, Any]:
         "prefix": prefix(torch.tensor([4, 9])),
         "blocks": Blocks(pattern, 14),
         "not window": ~Window(30) & Causal(),
-        "two steps": (Window(3) | Every(4) | Every(7)) & ~Global(2) & Causal(),
-        "every and every": Every(2) & Every(3),
+        "two steps": (Window(3) | Strided(4) | Strided(7)) & ~Global(2) & Causal(),
+        "every and every": Strided(2) & Strided(3),
     }
 
 
@@ -93,8 +94,8 @@ def tiles(request, monkeypatch):
     monkeypatch.setattr(tiles_module, "TILE", request.param)
     monkeypatch.setattr(tiled, "TILE", request.param)
     if request.param == 8:
-        monkeypatch.setattr(flash, "WRITTEN_OUT", 100)
-        monkeypatch.setattr(flash, "FEW_SCORES", 100)
+        monkeypatch.setattr(dispatch, "MAX_MATRIX", 100)
+        monkeypatch.setattr(dispatch, "MAX_STORED_SCORES", 100)
     return request.param
 
 
@@ -106,7 +107,7 @@ def inputs(dtype=torch.float64, T=T, S=T, K=K, C=C, U=U):
 def results(kernel, leaves, start=0, mask=None, bias=None, **options):
     """out, lse and the gradients of all leaves under random weights for out and lse alike."""
     q, k, v = leaves[:3]
-    out, lse = kernel(q, DenseView(k, v, start), mask, bias, **options)
+    out, lse = kernel(AttentionCall(q, DenseView(k, v, start), mask, bias, **options))
     assert out.shape == (*q.shape[:3], v.shape[-1]) and lse.shape == (B, H, q.shape[1])
     torch.manual_seed(1)
     seen = lse > -torch.inf
@@ -157,7 +158,7 @@ def test_queries_that_follow_a_cache(kernel, start, mask, tiles):
 @pytest.mark.parametrize("start", [36, torch.tensor([3, 36])], ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("K", [1, 2, 4])
-def test_one_new_token_meets_its_cache(kernel, K, start, mask):
+def test_one_new_token_attends_to_its_cache(kernel, K, start, mask):
     assert_same(kernel, inputs(T=1, S=37, K=K), mask=masks(37)[mask], start=start)
 
 
@@ -188,7 +189,7 @@ def test_gradcheck_through_out_and_lse(kernel, mask, tiles):
     mask = masks(11)[mask]
 
     def run(q, k, v):
-        out, lse = KERNELS[kernel](q, DenseView(k, v), mask)
+        out, lse = KERNELS[kernel](AttentionCall(q, DenseView(k, v), mask))
         return out, torch.where(lse > -torch.inf, lse, 0)
 
     leaves = inputs(T=11, S=11, K=2, C=3, U=2)
@@ -196,7 +197,7 @@ def test_gradcheck_through_out_and_lse(kernel, mask, tiles):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_query_that_may_see_nothing_gets_zero_and_minus_infinity(kernel, tiles):
+def test_a_query_without_allowed_keys_gets_zero_and_minus_infinity(kernel, tiles):
     out, lse, *grads = results(KERNELS[kernel], inputs(torch.float32), mask=masks(T)["padding"])
     assert (out[0] == 0).all() and (lse[0] == -torch.inf).all()
     assert all(grad.isfinite().all() for grad in grads)
@@ -216,7 +217,9 @@ def test_only_out_or_only_lse_may_be_asked_for(kernel, tiles):
         mask = masks(T)["causal window"]
         found, expected = (
             torch.autograd.grad(
-                run(leaves[0], DenseView(*leaves[1:]), mask)[which].sum(), leaves, allow_unused=True
+                run(AttentionCall(leaves[0], DenseView(*leaves[1:]), mask))[which].sum(),
+                leaves,
+                allow_unused=True,
             )
             for run in (KERNELS[kernel], reference_attention)
         )
@@ -237,16 +240,17 @@ def test_queries_and_keys_that_are_views_are_read_as_they_are(kernel):
     for mask in (None, Causal(), Window(5)):
         assert_same(kernel, odd, mask=mask)
         torch.testing.assert_close(
-            KERNELS[kernel](views[0], DenseView(*views[1:]), mask),
-            reference_attention(q, DenseView(k, v), mask),
+            KERNELS[kernel](AttentionCall(views[0], DenseView(*views[1:]), mask)),
+            reference_attention(AttentionCall(q, DenseView(k, v), mask)),
         )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_bfloat16_scores_are_wide_and_results_narrow(kernel):
     q, k, v = (x.detach().bfloat16() for x in inputs(torch.float32))
-    out, lse = KERNELS[kernel](q, DenseView(k, v), Window(5))
-    expected, _ = reference_attention(q.float(), DenseView(k.float(), v.float()), Window(5))
+    out, lse = KERNELS[kernel](AttentionCall(q, DenseView(k, v), Window(5)))
+    wide = AttentionCall(q.float(), DenseView(k.float(), v.float()), Window(5))
+    expected, _ = reference_attention(wide)
     assert out.dtype == torch.bfloat16 and lse.dtype == torch.float32
     torch.testing.assert_close(out.float(), expected, atol=0.02, rtol=0.02)
 
@@ -254,17 +258,16 @@ def test_bfloat16_scores_are_wide_and_results_narrow(kernel):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_dropout_drops_weights_and_keeps_their_mean(kernel):
     q, k, v = inputs(torch.float32)
-    view, mask = DenseView(k, v), Window(5)
-    dropped = torch.stack([KERNELS[kernel](q, view, mask, dropout=0.5)[0] for _ in range(200)])
+    call = AttentionCall(q, DenseView(k, v), Window(5))
+    dropping = replace(call, dropout=0.5)
+    dropped = torch.stack([KERNELS[kernel](dropping)[0] for _ in range(200)])
     assert dropped.std(dim=0).amax() > 0.1
-    torch.testing.assert_close(
-        dropped.mean(dim=0), reference_attention(q, view, mask)[0], atol=0.6, rtol=0
-    )
+    torch.testing.assert_close(dropped.mean(dim=0), reference_attention(call)[0], atol=0.6, rtol=0)
 
 
 def test_weights_sum_to_one_or_to_nothing():
     q, k, v = inputs(torch.float32)
-    weights, lse = attention_weights(q, DenseView(k, v), masks(T)["padding"])
+    weights, lse = attention_weights(AttentionCall(q, DenseView(k, v), masks(T)["padding"]))
     assert weights.shape == (B, H, T, T)
     torch.testing.assert_close(weights.sum(dim=-1)[1], torch.ones(H, T))
     assert (weights[0] == 0).all() and (lse[0] == -torch.inf).all()
@@ -273,7 +276,7 @@ def test_weights_sum_to_one_or_to_nothing():
 def test_the_reference_is_the_formula_of_the_paper():
     q, k, v = inputs(K=H, U=C)
     weights = (torch.einsum("bthc,bshc->bhts", q, k) / C**0.5).softmax(dim=-1)
-    out, _ = attend("reference", q, DenseView(k, v))
+    out, _ = attend("reference", AttentionCall(q, DenseView(k, v)))
     torch.testing.assert_close(out, torch.einsum("bhts,bshc->bthc", weights, v))
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from weft.core.kv_spec import DenseView
+from weft.nn.attention.base import AttentionCall
 from weft.nn.attention.kernels.flex import flex_attention, flex_fits
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.masks import Blocks, Causal, Documents, Global, Padding, Window, dilated
@@ -41,14 +42,15 @@ def test_flex_equals_the_reference(mask, start):
     q, k, v = (torch.randn(B, n, h, C) for n, h in ((T, H), (S, K), (S, K)))
     view = DenseView(k, v, start)
     for bias, softcap in ((None, None), (Slope(), 2.0)):
+        call = AttentionCall(q, view, mask, bias, softcap=softcap)
         with torch.no_grad():
-            found = flex_attention(q, view, mask, bias, softcap=softcap)
-        expected = reference_attention(q, view, mask, bias, softcap=softcap)
+            found = flex_attention(call)
+        expected = reference_attention(call)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_flex_is_for_gpus():
     q = torch.randn(B, T, H, C)
-    assert not flex_fits(q, DenseView(q, q), None)
+    assert not flex_fits(AttentionCall(q, DenseView(q, q)))
     far = torch.empty(B, T, H, C, device="meta")
-    assert not flex_fits(far, DenseView(far, far), Slope())
+    assert not flex_fits(AttentionCall(far, DenseView(far, far), bias=Slope()))

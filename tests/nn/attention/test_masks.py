@@ -14,7 +14,6 @@ from weft.nn.attention.masks import (
     Blocks,
     Causal,
     Documents,
-    Every,
     Full,
     Global,
     Grid,
@@ -22,6 +21,7 @@ from weft.nn.attention.masks import (
     Or,
     Padding,
     Prefix,
+    Strided,
     Window,
     all_of,
     dense,
@@ -32,8 +32,8 @@ from weft.nn.attention.masks import (
     strided,
     window,
 )
-from weft.nn.attention.masks.dense import KEPT
-from weft.nn.attention.masks.ranges import RangeExtremes, log2_floor
+from weft.nn.attention.masks.dense import MAX_CACHED
+from weft.nn.attention.masks.kinds import RangeExtremes, log2_floor
 
 B, S = 2, 7
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [1, 3, 3, 5, 5, 5, 5]])
@@ -45,8 +45,8 @@ ATOMS = {
     "full": (Full(), lambda b, q, k: True),
     "causal": (Causal(), lambda b, q, k: k <= q),
     "window": (Window(3), lambda b, q, k: abs(q - k) < 3),
-    "every": (Every(3), lambda b, q, k: (q - k) % 3 == 0),
-    "every one": (Every(1), lambda b, q, k: True),
+    "strided": (Strided(3), lambda b, q, k: (q - k) % 3 == 0),
+    "step of one": (Strided(1), lambda b, q, k: True),
     "first tokens": (Global(2), lambda b, q, k: q < 2 or k < 2),
     "chosen tokens": (Global((1, 2, 5)), lambda b, q, k: q in (1, 2, 5) or k in (1, 2, 5)),
     "documents": (Documents(DOCUMENTS), lambda b, q, k: DOCUMENTS[b, q] == DOCUMENTS[b, k]),
@@ -90,11 +90,11 @@ def test_a_mask_allows_what_its_sentence_says(name):
 @pytest.mark.parametrize("name", sorted(ATOMS.keys() - {"shuffled"}))
 def test_the_bounds_of_a_single_mask_are_exact_for_every_rectangle(name):
     mask = ATOMS[name][0]
-    maybe, surely = mask.bounds(*rectangles())
-    assert maybe.shape == surely.shape and maybe.shape[0] in (1, B)
+    nonempty, full = mask.bounds(*rectangles())
+    assert nonempty.shape == full.shape and nonempty.shape[0] in (1, B)
     some, every = some_and_all(mask)
-    assert maybe.expand(B, -1).equal(some)
-    assert surely.expand(B, -1).equal(every)
+    assert nonempty.expand(B, -1).equal(some)
+    assert full.expand(B, -1).equal(every)
 
 
 combinations = st.recursive(
@@ -111,10 +111,10 @@ combinations = st.recursive(
 @given(combinations)
 @settings(max_examples=60, deadline=None)
 def test_bounds_of_combinations_never_promise_what_pairs_break(mask):
-    maybe, surely = mask.bounds(*rectangles())
+    nonempty, full = mask.bounds(*rectangles())
     some, every = some_and_all(mask)
-    assert not (some & ~maybe).any(), "a tile with work would be skipped"
-    assert not (surely & ~every).any(), "a forbidden pair would be computed"
+    assert not (some & ~nonempty).any(), "a tile with work would be skipped"
+    assert not (full & ~every).any(), "a forbidden pair would be computed"
 
 
 def test_bounds_broadcast_over_a_grid_of_tiles():
@@ -127,7 +127,7 @@ def test_bounds_broadcast_over_a_grid_of_tiles():
 
 
 def test_combining_flattens_and_drops_what_says_nothing():
-    a, b, c = Causal(), Window(2), Every(3)
+    a, b, c = Causal(), Window(2), Strided(3)
     joined = (a & b) & c
     assert isinstance(joined, And) and joined.masks == (a, b, c)
     either = a | (b | c)
@@ -143,7 +143,7 @@ def test_all_of_leaves_out_what_is_not_given():
     assert isinstance(joined, And) and joined.masks == (a, b)
 
 
-def test_recipes_are_the_patterns_of_their_papers():
+def test_patterns_are_the_patterns_of_their_papers():
     q, k = torch.arange(S)[:, None], torch.arange(S)
     distance = (q - k).abs()
     assert matrix(window(3))[0].equal(distance < 3)
@@ -167,9 +167,9 @@ def test_a_matrix_is_made_once_for_all_layers_of_a_pass():
     first = dense(mask, grid)
     assert dense(mask, Grid(B, S, S, 0, torch.device("cpu"))) is first
     assert Counting.calls == 1
-    for start in range(20):  # a decoding run: what is remembered stays small
+    for start in range(20):  # a decoding run: the cache stays small
         dense(mask, Grid(B, 1, S, start, torch.device("cpu")))
-    assert len(mask._remembered) == KEPT
+    assert len(mask._cache) == MAX_CACHED
 
 
 def test_a_grid_knows_where_the_queries_of_each_row_stand():
@@ -187,7 +187,7 @@ def test_a_dense_mask_knows_its_empty_queries_and_whether_it_says_anything():
     padded = dense(Padding(torch.tensor([0, 4])), grid)
     assert padded.empty_BT is not None
     assert padded.empty_BT.tolist() == [[True] * 3, [False] * 3]
-    added = padded.added_B1TS(torch.float64)
+    added = padded.additive_B1TS(torch.float64)
     assert added.shape == (B, 1, 3, S) and added.dtype == torch.float64
     assert added[1, 0, 0].tolist() == [0.0] * 4 + [-torch.inf] * 3
     assert dense(Padding(torch.tensor([S, S])), grid).is_full
@@ -212,7 +212,7 @@ def test_log2_floor_is_exact_at_powers_of_two():
     ("make", "message"),
     [
         (lambda: Window(0), "window size is 0"),
-        (lambda: Every(-2), "step is -2"),
+        (lambda: Strided(-2), "step is -2"),
         (lambda: Blocks(torch.ones(2, 2), 4), "torch.float32"),
         (lambda: Blocks(torch.ones(2, 2, dtype=torch.bool), 0), "and 0"),
     ],

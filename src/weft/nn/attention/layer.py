@@ -1,159 +1,124 @@
-"""What every kind of heads shares: x_BTD -> y_BTD, by way of rows that a cache may keep.
+"""Base class of the attention layers: x_BTD -> y_BTD, with an optional KV cache.
 
-    rows = make_rows(x or memory)       what is stored per token; KVSpec declares it
-    rows = cache.extend(rows)           the rows of all tokens so far (self-attention)
-           cache.source(rows)           the rows of the source, made once (cross-attention)
-           cache.layout()               where they lie, when the cache keeps pages
-    y    = read(x, rows)                queries meet keys; weights meet values; heads are joined
+    kv = project_kv(x or memory)        what is cached per token; KVSpec declares it
+    kv = cache.extend(kv)               rows of all tokens so far (self-attention)
+         cache.source(kv)               rows of the encoder output, computed once (cross-attention)
+         cache.layout()                 the page tables, if the cache is paged
+    y  = out(attention of the queries of x over kv)
 
-Self- and cross-attention are one class: they differ in whose rows are read, in positions and in
-the mask. Differs from the textbook: a layer never builds a mask or a position; both arrive in
-`Pass`.
+Self- and cross-attention are one class: they differ in whose keys and values are read, in positions
+and in the mask. Differs from the textbook: a layer does not build masks or positions; both are in
+`AttentionContext`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from weft.core.kv_spec import DenseView, KVCache, KVRows, KVSpec, PagedView
+from weft.core.kv_spec import DenseView, KVRows, KVSpec, PagedView, PageLayout
 from weft.core.shapes import check_shapes
-from weft.nn.attention.base import Mask
-from weft.nn.attention.kernels import attend
-from weft.nn.attention.kernels.reference import attention_weights
-from weft.nn.attention.packed import attend_pages
-from weft.nn.attention.settings import AttentionConfig
-from weft.nn.positions.base import Bias, Position
-
-
-@dataclass(frozen=True)
-class Pass:
-    """What all layers of a stack share in one pass."""
-
-    position: Position
-    """Of this layer: those that do not see all keys may have another one than the rest."""
-    positions_BT: Tensor
-    """Position of each new token in its document; [1, T] where all rows agree."""
-    start: int | Tensor
-    """Slot of the first new token."""
-    lengths: int | Tensor
-    """Tokens of each sequence so far, the new ones included."""
-    mask: Mask | None = None
-    """Who sees whom in layers with the model's pattern."""
-    full_mask: Mask | None = None
-    """The same for layers that see all keys."""
-    cache: KVCache | None = None
-    memory_BSD: Tensor | None = None
-    memory_mask: Mask | None = None
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in a model an attention layer stands."""
-
-    layer: int = 0
-    slot: int = 0
-    """Its number among the model's KVSpecs."""
-    is_cross: bool = False
+from weft.nn.attention.base import AttentionCall, AttentionContext, AttentionSlot, Mask
+from weft.nn.attention.config import AttentionConfig
+from weft.nn.attention.kernels import attend, attention_weights
+from weft.nn.attention.paged_attention import attend_pages
+from weft.nn.positions.base import Bias
 
 
 class Attention(nn.Module):
-    """softmax(Q K^T * scale + bias, masked) V for H heads, joined by W_O. Base of the head
-    kinds."""
+    """softmax(Q K^T * scale + bias, masked) V for H heads, concatenated and projected by W_O."""
 
     spec: KVSpec
     out: nn.Linear
-    numbers_per_pair: int
-    """Multiply-adds when one query meets one key and takes its value, over all heads."""
-    numbers_per_row: int
-    """Multiply-adds that make one token's rows; cross-attention pays them once per source token."""
+    macs_per_pair: int
+    """Multiply-accumulates of one query and one key, over all heads: score and weighted value."""
+    macs_per_row: int
+    """Multiply-accumulates that project one token's keys and values; cross-attention needs them
+    once per source token."""
 
-    def __init__(self, config: AttentionConfig, place: Place, scale: float) -> None:
+    def __init__(self, config: AttentionConfig, slot: AttentionSlot, scale: float) -> None:
         super().__init__()
-        self.config, self.place = config, place
+        self.config, self.slot = config, slot
         self.scale = config.scale or scale
-        self.is_full = place.is_cross or config.pattern.is_full(place.layer)
-        # a hook on `weights` is how others look inside: with one in place the reference kernel
-        # shows its weights
+        self.is_full = slot.is_cross or config.pattern.is_full(slot.layer)
+        # receives the attention weights while a forward hook is registered on it; they are then
+        # computed by the reference kernel
         self.weights = nn.Identity()
 
-    def make_rows(self, x_BSD: Tensor, given: Pass) -> KVRows:
-        """What the cache keeps of each token of x."""
+    def forward(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        """Project, update the KV cache, attend, and merge the heads."""
         raise NotImplementedError
 
-    def read(self, x_BTD: Tensor, rows: KVRows, given: Pass) -> Tensor:
-        """Joined heads for the queries of x over all rows: [B, T, H * U]."""
+    def project_kv(self, x_BSD: Tensor, ctx: AttentionContext) -> KVRows:
+        """What the cache stores of each token of x."""
         raise NotImplementedError
 
-    def forward(self, x_BTD: Tensor, given: Pass) -> Tensor:
-        check_shapes(x_BTD=x_BTD)
-        return self.out(self.read(x_BTD, self.rows_for(x_BTD, given), given))
+    def update_cache(self, kv: KVRows, ctx: AttentionContext) -> KVRows:
+        """Append the rows of the new tokens to the cache; returns the rows of all tokens so far."""
+        return kv if ctx.cache is None else ctx.cache.extend(self.slot.kv_index, kv)
 
-    def rows_for(self, x_BTD: Tensor, given: Pass) -> KVRows:
-        """The rows of all tokens that these queries may look at."""
-        cache, slot = given.cache, self.place.slot
-        if not self.place.is_cross:
-            rows = self.make_rows(x_BTD, given)
-            return rows if cache is None else cache.extend(slot, rows)
-        return (
-            self.source_rows(given)
-            if cache is None
-            else cache.source(slot, lambda: self.source_rows(given))
-        )
+    def cached_source_kv(self, ctx: AttentionContext) -> KVRows:
+        """Keys and values of the encoder output, projected at the first use of a cache."""
+        if ctx.cache is None:
+            return self.source_kv(ctx)
+        return ctx.cache.source(self.slot.kv_index, lambda: self.source_kv(ctx))
 
-    def source_rows(self, given: Pass) -> KVRows:
-        memory_BSD = given.memory_BSD
+    def source_kv(self, ctx: AttentionContext) -> KVRows:
+        memory_BSD = ctx.memory_BSD
         assert memory_BSD is not None, "cross-attention was called without an encoder's output"
-        return self.make_rows(memory_BSD, given)
+        return self.project_kv(memory_BSD, ctx)
 
-    def rotate_queries(self, q_BTHO: Tensor, given: Pass) -> Tensor:
-        """New queries, rotated to their positions; cross-attention has no positions."""
-        if self.place.is_cross:
+    def rotate_queries(self, q_BTHO: Tensor, ctx: AttentionContext) -> Tensor:
+        """Encode the positions of new queries; cross-attention has no positions."""
+        if self.slot.is_cross:
             return q_BTHO
-        return given.position.rotate_queries(q_BTHO, given.positions_BT, given.lengths)
+        return ctx.position.rotate_queries(q_BTHO, ctx.positions_BT, ctx.lengths)
 
-    def rotate_keys(self, k_BTKO: Tensor, given: Pass) -> Tensor:
-        """New keys, rotated to their positions; cross-attention has no positions."""
-        if self.place.is_cross:
+    def rotate_keys(self, k_BTKO: Tensor, ctx: AttentionContext) -> Tensor:
+        """Encode the positions of new keys; cross-attention has no positions."""
+        if self.slot.is_cross:
             return k_BTKO
-        return given.position.rotate_keys(k_BTKO, given.positions_BT, given.lengths)
+        return ctx.position.rotate_keys(k_BTKO, ctx.positions_BT, ctx.lengths)
 
-    def turn_stored(self, k_BSKO: Tensor, given: Pass) -> Tensor:
-        """Keys as they were stored, rotated now: only for angles that depend on the length."""
-        if self.place.is_cross or not given.position.turns_late:
+    def rotate_cached_keys(self, k_BSKO: Tensor, ctx: AttentionContext) -> Tensor:
+        """Keys of the cache, rotated now: only for angles that depend on the length."""
+        if self.slot.is_cross or not ctx.position.turns_late:
             return k_BSKO
         slots_1S = torch.arange(k_BSKO.shape[1], device=k_BSKO.device)[None]
-        positions = given.positions_BT if given.cache is None else slots_1S
-        return given.position.rotate_keys(k_BSKO, positions, given.lengths)
+        positions = ctx.positions_BT if ctx.cache is None else slots_1S
+        return ctx.position.rotate_keys(k_BSKO, positions, ctx.lengths)
 
-    def bias(self, q_BTHC: Tensor, given: Pass) -> Bias | None:
-        return None if self.place.is_cross else given.position.bias(self.place.layer, q_BTHC)
+    def bias(self, q_BTHC: Tensor, ctx: AttentionContext) -> Bias | None:
+        return None if self.slot.is_cross else ctx.position.bias(self.slot.layer, q_BTHC)
 
-    def core(
-        self, q_BTHC: Tensor, k_BSKC: Tensor, v_BSKU: Tensor, given: Pass, bias: Bias | None
+    def mask(self, ctx: AttentionContext) -> Mask | None:
+        if self.slot.is_cross:
+            return ctx.memory_mask
+        return ctx.full_mask if self.is_full else ctx.mask
+
+    def page_layout(self, ctx: AttentionContext) -> PageLayout | None:
+        """The page tables of this layer's keys; None: they are plain tensors."""
+        return None if ctx.cache is None else ctx.cache.layout(self.slot.kv_index)
+
+    def scaled_dot_product(
+        self,
+        q_BTHC: Tensor,
+        k_BSKC: Tensor,
+        v_BSKU: Tensor,
+        ctx: AttentionContext,
+        bias: Bias | None,
     ) -> Tensor:
-        """The scaled dot product itself: out_BTHU, by the kernel that the settings name."""
-        softcap, mask = self.config.softcap, self.mask(given)
-        layout = None if given.cache is None else given.cache.layout(self.place.slot)
+        """out_BTHU, by paged attention over a paged cache, else by the kernel of the settings."""
+        softcap, mask, layout = self.config.softcap, self.mask(ctx), self.page_layout(ctx)
         if layout is not None:
-            paged = PagedView(k_BSKC, v_BSKU, layout)
-            return attend_pages(q_BTHC, paged, mask, bias, self.scale, softcap=softcap)[0]
+            pages = PagedView(k_BSKC, v_BSKU, layout)
+            return attend_pages(AttentionCall(q_BTHC, pages, mask, bias, self.scale, softcap))[0]
         check_shapes(q_BTHC=q_BTHC, k_BSKC=k_BSKC, v_BSKU=v_BSKU)
-        view = DenseView(k_BSKC, v_BSKU, 0 if self.place.is_cross else given.start)
-        if self.weights._forward_hooks:
-            weights_BHTS, _ = attention_weights(
-                q_BTHC, view, mask, bias, self.scale, softcap=softcap
-            )
-            self.weights(weights_BHTS)
+        kv = DenseView(k_BSKC, v_BSKU, 0 if self.slot.is_cross else ctx.start)
+        if bias is not None:
+            bias = bias.for_call(q_BTHC, kv)
         dropout = self.config.dropout if self.training else 0.0
-        kernel = self.config.kernel
-        return attend(
-            kernel, q_BTHC, view, mask, bias, self.scale, softcap=softcap, dropout=dropout
-        )[0]
-
-    def mask(self, given: Pass) -> Mask | None:
-        if self.place.is_cross:
-            return given.memory_mask
-        return given.full_mask if self.is_full else given.mask
+        call = AttentionCall(q_BTHC, kv, mask, bias, self.scale, softcap, dropout)
+        if self.weights._forward_hooks:
+            self.weights(attention_weights(call)[0])
+        return attend(self.config.kernel, call)[0]

@@ -1,15 +1,15 @@
-"""Flash attention (Dao 2022): the contract of attention/base.py without ever storing T x S scores.
+"""Flash attention (Dao 2022) by torch's fused CPU kernel: out and lse without stored scores.
 
-Four ways, chosen by what the call needs; all are exact:
+    ds = p (dout . v - delta + dlse),   delta = sum(dout * out),   p = exp(s - lse)
 
-    short.py      short sequences in training, where storing the weights is faster after all
-    fused.py      torch's own kernel: no mask, plain causal, or small masks and biases
-    scheduled.py  a larger mask: the fused kernel on the tiles where the mask leaves work
-    tiled.py      softcap, a bias that needs gradients or is large: a running softmax over tiles
-                  (reference.py where the scores are so few that storing them is cheaper)
+The kernel never stores T x S values, forward or backward, and serves K key heads to H query heads
+itself (Dao 2023). Differs from the bare operator: values may have another size than keys (padded
+with zeros), and lse has a gradient (a column of ones in v, whose gradient is dlse, adds exactly
+that term). With one new token (T = 1), the query heads of a group are passed as queries, so that
+each key is read once instead of once per head.
 
-Differs from the paper: when one new token meets its cache (T = 1), the query heads of a group stand
-in as queries, so that each key is read once and not once per head.
+`fused_forward` and `fused_backward` have heads before tokens and return 0 with lse 0 for a query
+without any allowed key; `fused_attention` replaces that lse by -inf.
 """
 
 from __future__ import annotations
@@ -17,114 +17,71 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from weft.core.kv_spec import KVView
-from weft.nn.attention.base import Mask
-from weft.nn.attention.kernels import fused
-from weft.nn.attention.kernels.flex import flex_attention, flex_fits
-from weft.nn.attention.kernels.reference import reference_attention
-from weft.nn.attention.kernels.scheduled import scheduled
+from weft.core.shapes import check_shapes
+from weft.nn.attention.base import DenseCall, Mask
 from weft.nn.attention.kernels.short import fits_short, short_attention
-from weft.nn.attention.kernels.tiled import tiled_attention
 from weft.nn.attention.masks.dense import Grid, dense
-from weft.nn.attention.masks.distance import Causal
+from weft.nn.attention.masks.kinds import Causal
 from weft.nn.positions.base import Bias
 
-WRITTEN_OUT = 2**22
-"""Numbers of a mask or bias that may be written out as a matrix: 16 MB."""
-FEW_SCORES = 2**22
-"""Scores that may be stored after all, where tiles would have to make them twice: 16 MB."""
+forward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+backward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
-def flash_attention(
-    q_BTHC: Tensor,
-    view: KVView,
-    mask: Mask | None = None,
-    bias: Bias | None = None,
-    scale: float | None = None,
-    *,
-    softcap: float | None = None,
-    dropout: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """(out_BTHU, lse_BHT); the contract is `Kernel` in attention/base.py."""
-    if dropout > 0:
-        return reference_attention(
-            q_BTHC, view, mask, bias, scale, softcap=softcap, dropout=dropout
-        )
-    if flex_fits(q_BTHC, view, bias):
-        return flex_attention(q_BTHC, view, mask, bias, scale, softcap=softcap)
-    grid = Grid.of(q_BTHC, view)
-    if softcap is not None or q_BTHC.device.type != "cpu" or not can_write(bias, q_BTHC, grid):
-        is_small = grid.pairs * q_BTHC.shape[2] <= FEW_SCORES
-        kernel = reference_attention if is_small else tiled_attention
-        return kernel(q_BTHC, view, mask, bias, scale, softcap=softcap)
-    if not has_short_form(mask, bias, grid) and grid.pairs > WRITTEN_OUT:
-        assert mask is not None, f"a bias of {grid.pairs} pairs was not sent to tiles"
-        return scheduled(q_BTHC, view, mask, scale)
-    scale = q_BTHC.shape[-1] ** -0.5 if scale is None else scale
-    return fused_attention(q_BTHC, view, written_out(mask, bias, grid, q_BTHC.dtype), scale)
-
-
-def can_write(bias: Bias | None, q_BTHC: Tensor, grid: Grid) -> bool:
-    """Whether the bias may become a matrix: it is small, and nobody asks for its gradients."""
-    if bias is None:
-        return True
-    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in bias.tensors())
-    return not needs_grad and grid.pairs * q_BTHC.shape[2] <= WRITTEN_OUT
-
-
-def has_short_form(mask: Mask | None, bias: Bias | None, grid: Grid) -> bool:
-    """Whether the fused kernel needs no matrix: it knows nothing-masked, and causal over whole
-    sequences."""
-    is_plain = isinstance(mask, Causal) and grid.start == 0 and grid.T == grid.S
-    return bias is None and (mask is None or is_plain)
-
-
-class Added(NamedTuple):
+class AdditiveMask(NamedTuple):
     """What is added to the scores, in the form that the fused kernel reads."""
 
     matrix: Tensor | None = None
     """[B or 1, H or 1, T, S]."""
     empty_BT: Tensor | None = None
-    """Queries that see nothing; None when there are none."""
+    """Queries without any allowed key; None if there are none."""
     is_causal: bool = False
 
 
-def written_out(mask: Mask | None, bias: Bias | None, grid: Grid, dtype: torch.dtype) -> Added:
+def needs_no_matrix(mask: Mask | None, bias: Bias | None, grid: Grid) -> bool:
+    """Whether the fused kernel has a flag for this mask: none, or causal over whole sequences."""
+    is_plain_causal = isinstance(mask, Causal) and grid.start == 0 and grid.T == grid.S
+    return bias is None and (mask is None or is_plain_causal)
+
+
+def materialize_mask(call: DenseCall, grid: Grid) -> AdditiveMask:
     """Mask and bias as one matrix, or as no matrix where none is needed."""
-    if has_short_form(mask, bias, grid):
-        return Added(is_causal=mask is not None)
+    mask, bias, dtype = call.mask, call.bias, call.q_BTHC.dtype
+    if needs_no_matrix(mask, bias, grid):
+        return AdditiveMask(is_causal=mask is not None)
     matrix, empty_BT = None, None
-    if mask is not None and not (written := dense(mask, grid)).is_full:
-        matrix, empty_BT = written.added_B1TS(dtype), written.empty_BT
+    if mask is not None and not (matrix_form := dense(mask, grid)).is_full:
+        matrix, empty_BT = matrix_form.additive_B1TS(dtype), matrix_form.empty_BT
     if bias is not None:
         t_T = torch.arange(grid.T, device=grid.device)
         bias_BHTS = bias.at(t_T, grid.q_BT, grid.k_S, *bias.tensors()).to(dtype)
         matrix = bias_BHTS if matrix is None else bias_BHTS + matrix
-    return Added(matrix, empty_BT)
+    return AdditiveMask(matrix, empty_BT)
 
 
-def fused_attention(
-    q_BTHC: Tensor, view: KVView, added: Added, scale: float
-) -> tuple[Tensor, Tensor]:
-    """The fused kernel, with the heads of a group as queries where there is one new token."""
+def fused_attention(call: DenseCall, added: AdditiveMask) -> tuple[Tensor, Tensor]:
+    """(out_BTHU, lse_BHT) of a call without softcap and dropout; `added` is its mask and bias."""
+    q_BTHC, kv, scale = call.q_BTHC, call.kv, call.softmax_scale
+    check_shapes(q_BTHC=q_BTHC, k_BSKC=kv.k_BSKC, v_BSKU=kv.v_BSKU)
     B, T, H, _ = q_BTHC.shape
-    k_BKSC, v_BKSU = view.k_BSKC.transpose(1, 2), view.v_BSKU.transpose(1, 2)
+    k_BKSC, v_BKSU = kv.k_BSKC.transpose(1, 2), kv.v_BSKU.transpose(1, 2)
     K = k_BKSC.shape[1]
     if T > 1 or K == H:
         out_BHTU, lse_BHT = heads_first(q_BTHC.transpose(1, 2), k_BKSC, v_BKSU, added, scale)
         return out_BHTU.transpose(1, 2), lse_BHT
     q_BKGC = q_BTHC.reshape(B, K, H // K, -1)
-    out_BKGU, lse_BKG = heads_first(q_BKGC, k_BKSC, v_BKSU, folded(added, K, H), scale)
+    out_BKGU, lse_BKG = heads_first(q_BKGC, k_BKSC, v_BKSU, group_as_queries(added, K, H), scale)
     return out_BKGU.reshape(B, 1, H, -1), lse_BKG.reshape(B, H, 1)
 
 
-def folded(added: Added, K: int, H: int) -> Added:
-    """The same for one new token, with the H / K heads of a group in the place of queries."""
+def group_as_queries(added: AdditiveMask, K: int, H: int) -> AdditiveMask:
+    """The same for one new token, with the H / K heads of a group in the query dimension."""
     if added.matrix is None:
-        return Added()
+        return AdditiveMask()
     B, heads, _, S = added.matrix.shape
     if heads == 1:
         return added._replace(matrix=added.matrix.expand(B, 1, H // K, S), is_causal=False)
@@ -132,9 +89,9 @@ def folded(added: Added, K: int, H: int) -> Added:
 
 
 def heads_first(
-    q_BHTC: Tensor, k_BKSC: Tensor, v_BKSU: Tensor, added: Added, scale: float
+    q_BHTC: Tensor, k_BKSC: Tensor, v_BKSU: Tensor, added: AdditiveMask, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """(out_BHTU, lse_BHT); without the cost of autograd where nobody asks for gradients."""
+    """(out_BHTU, lse_BHT); without the overhead of autograd where no gradient is needed."""
     inputs = (q_BHTC, k_BKSC, v_BKSU)
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         if fits_short(q_BHTC, k_BKSC):
@@ -143,26 +100,26 @@ def heads_first(
         else:
             out_BHTU, lse_BHT = FusedAttention.apply(*inputs, added, scale)
     else:
-        out_BHTU, lse_BHT = fused.forward(*inputs, added.matrix, scale, added.is_causal)
+        out_BHTU, lse_BHT = fused_forward(*inputs, added.matrix, scale, added.is_causal)
     if added.empty_BT is not None:
         lse_BHT = lse_BHT.masked_fill(added.empty_BT[:, None], -torch.inf)
     return out_BHTU, lse_BHT
 
 
 def causal_matrix(q_BHTC: Tensor) -> Tensor:
-    """-inf above the diagonal: what the fused kernel knows without being told."""
+    """-inf above the diagonal, [T, T]: the fused kernel's causal flag as a matrix."""
     T = q_BHTC.shape[2]
     return torch.full((T, T), -torch.inf, dtype=q_BHTC.dtype, device=q_BHTC.device).triu_(1)
 
 
 class FusedAttention(torch.autograd.Function):
-    """The fused kernel with a gradient of lse. Where a query sees nothing, out and lse are 0."""
+    """The fused kernel with a gradient of lse."""
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, added: Added, scale: float
+        ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, added: AdditiveMask, scale: float
     ) -> tuple[Tensor, Tensor]:
-        out, lse = fused.forward(q, k, v, added.matrix, scale, added.is_causal)
+        out, lse = fused_forward(q, k, v, added.matrix, scale, added.is_causal)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.added, ctx.scale = added, scale  # type: ignore[attr-defined]
@@ -173,5 +130,54 @@ class FusedAttention(torch.autograd.Function):
         saved = ctx.saved_tensors
         dout = torch.zeros_like(saved[3]) if dout is None else dout
         added = ctx.added
-        grads = fused.backward(dout, dlse, saved, added.matrix, ctx.scale, added.is_causal)
+        grads = fused_backward(dout, dlse, saved, added.matrix, ctx.scale, added.is_causal)
         return *grads, None, None
+
+
+def fused_forward(
+    q_BHTC: Tensor,
+    k_BKSC: Tensor,
+    v_BKSU: Tensor,
+    added: Tensor | None,
+    scale: float,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(out_BHTU, lse_BHT) of softmax(q . k * scale + added) . v; `added` is [B or 1, H or 1, T,
+    S]."""
+    C, U = q_BHTC.shape[-1], v_BKSU.shape[-1]
+    if C != U:
+        q_BHTC, k_BKSC, v_BKSU = (pad_size(x, max(C, U)) for x in (q_BHTC, k_BKSC, v_BKSU))
+    out_BHTU, lse_BHT = forward_op(
+        q_BHTC, k_BKSC, v_BKSU, 0.0, is_causal, attn_mask=added, scale=scale
+    )
+    return out_BHTU[..., :U], lse_BHT
+
+
+def fused_backward(
+    dout_BHTU: Tensor,
+    dlse_BHT: Tensor | None,
+    saved: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    added: Tensor | None,
+    scale: float,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv) from `saved` = q, k, v, out, lse. out and lse may be those of more keys than k:
+    then the gradients are those of this part. A row with lse = +inf contributes nothing."""
+    q_BHTC, k_BKSC, v_BKSU, out_BHTU, lse_BHT = saved
+    C, U = q_BHTC.shape[-1], v_BKSU.shape[-1]
+    if dlse_BHT is not None:
+        v_BKSU = F.pad(v_BKSU, (0, 1), value=1.0)
+        dout_BHTU = torch.cat([dout_BHTU, dlse_BHT[..., None].to(dout_BHTU.dtype)], dim=-1)
+    size = max(C, v_BKSU.shape[-1])
+    padded = [pad_size(x, size) for x in (dout_BHTU, q_BHTC, k_BKSC, v_BKSU, out_BHTU)]
+    dq, dk, dv = backward_op(*padded, lse_BHT, 0.0, is_causal, attn_mask=added, scale=scale)
+    return dq[..., :C], dk[..., :C], dv[..., :U]
+
+
+def pad_size(x: Tensor, size: int) -> Tensor:
+    """x with zeros after its last element, up to `size`; contiguous in the last dimension, which
+    the operator requires."""
+    missing = size - x.shape[-1]
+    if missing:
+        return F.pad(x, (0, missing))
+    return x if x.stride(-1) == 1 else x.contiguous()

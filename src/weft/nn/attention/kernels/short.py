@@ -3,9 +3,9 @@
     p = softmax(q . k * scale + added),  out = p . v
     ds = p (dp - sum(dp p) + dlse),  dp = dout . v
 
-Below a few dozen tokens, plain batched products and one stored matrix of weights take half the time
-of a fused kernel, whose tiles are mostly empty and which makes the weights again on the way back.
-The compiled library does the same in half of that again, without a copy of q, k and v.
+Up to a few dozen tokens, plain batched products and one stored matrix of weights take half the time
+of a fused kernel, whose tiles are mostly empty and which recomputes the weights in the backward
+pass. The compiled kernel takes half of that again, without a copy of q, k and v.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 
 from weft.native import attention_kernels
 
-MOST_PAIRS = 64 * 64
+MAX_PAIRS = 64 * 64
 """Queries times keys of one sequence up to which storing the weights is faster."""
 
 
 def fits_short(q_BHTC: Tensor, k_BKSC: Tensor) -> bool:
-    """Whether a call is short enough; groups of heads are left to the fused kernel."""
+    """Whether a call is short enough; grouped heads (K < H) use the fused kernel."""
     T, S = q_BHTC.shape[2], k_BKSC.shape[2]
-    return T * S <= MOST_PAIRS and q_BHTC.shape[1] == k_BKSC.shape[1] and T > 1
+    return T * S <= MAX_PAIRS and q_BHTC.shape[1] == k_BKSC.shape[1] and T > 1
 
 
 def short_attention(
@@ -35,7 +35,7 @@ def short_attention(
     empty_BT: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """(out_BHTU, lse_BHT), by the library where it can."""
+    """(out_BHTU, lse_BHT), by the compiled kernel where it supports the call."""
     compiled = attention_kernels.short_attention(q_BHTC, k_BHSC, v_BHSU, added_BHTS, scale)
     if compiled is not None:
         return compiled
@@ -45,8 +45,8 @@ def short_attention(
 
 
 class ShortAttention(torch.autograd.Function):
-    """A query that sees nothing (all of `added` is -inf) comes out as 0 with lse 0, as in fused.py;
-    `empty_BT` says which do."""
+    """A query without any allowed key (`empty_BT`; all of `added` is -inf) gets 0 with lse 0, as in
+    the fused kernel."""
 
     @staticmethod
     def forward(
@@ -58,7 +58,7 @@ class ShortAttention(torch.autograd.Function):
         empty_BT: Tensor | None,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        # side by side in memory once, for the four products that read each of them
+        # made contiguous once, for the four products that read each of them
         q_BHTC, k_BHSC, v_BHSU = (
             (q_BHTC * scale).contiguous(),
             k_BHSC.contiguous(),

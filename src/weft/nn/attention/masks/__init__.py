@@ -1,19 +1,33 @@
-"""Masks: descriptions of who may see whom, combined by `&`, `|` and `~`.
+"""Masks: descriptions of which query may attend to which key, combined by `&`, `|` and `~`.
 
-The files:
-    algebra    And, Or, Not, Full; all_of(a, None, b)
-    distance   Causal, Window, Every
-    place      Global, Documents, Padding, Prefix, Blocks
-    recipes    window, dilated, strided, global_tokens, prefix, random_blocks
-    dense      a mask and a Grid -> its matrix, remembered
-    ranges     the tables behind the bounds of `place`
+algebra    And, Or, Not, Full; all_of(a, None, b)
+kinds      Causal, Window, Strided, Global, Documents, Padding, Prefix, Blocks
+patterns   window, dilated, strided, global_tokens, prefix, random_blocks
+dense      a mask and a Grid -> its matrix, cached on the mask
 """
 
-from weft.nn.attention.masks.algebra import And, Full, MaskBase, Not, Or, all_of, is_relative
-from weft.nn.attention.masks.dense import Dense, Grid, dense, remembered
-from weft.nn.attention.masks.distance import Causal, Every, Window
-from weft.nn.attention.masks.place import Blocks, Documents, Global, Padding, Prefix
-from weft.nn.attention.masks.recipes import (
+from weft.nn.attention.masks.algebra import (
+    And,
+    Full,
+    MaskBase,
+    Not,
+    Or,
+    all_of,
+    conjuncts,
+    depends_on_distance,
+)
+from weft.nn.attention.masks.dense import Dense, Grid, cached_on_mask, dense
+from weft.nn.attention.masks.kinds import (
+    Blocks,
+    Causal,
+    Documents,
+    Global,
+    Padding,
+    Prefix,
+    Strided,
+    Window,
+)
+from weft.nn.attention.masks.patterns import (
     dilated,
     global_tokens,
     prefix,
@@ -28,24 +42,25 @@ __all__ = [
     "Causal",
     "Dense",
     "Documents",
-    "Every",
     "Full",
     "Global",
     "Grid",
+    "MaskBase",
     "Not",
     "Or",
     "Padding",
-    "MaskBase",
     "Prefix",
+    "Strided",
     "Window",
     "all_of",
+    "cached_on_mask",
+    "conjuncts",
     "dense",
+    "depends_on_distance",
     "dilated",
     "global_tokens",
-    "is_relative",
     "prefix",
     "random_blocks",
-    "remembered",
     "strided",
     "window",
 ]

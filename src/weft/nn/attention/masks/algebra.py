@@ -1,10 +1,9 @@
-"""How masks combine: `a & b`, `a | b`, `~a`. A mask enters as a description, a description leaves;
-no matrix is made.
+"""Combination of masks by `a & b`, `a | b` and `~a`. A mask is a description; no matrix is built.
 
-Each answers two questions (attention/base.py): `allows` for single pairs of slots, and `bounds` for
-whole rectangles of them, as three-valued logic: *maybe* some pair is allowed, *surely* all are.
-Differs from FlexAttention's mask_mod, which answers for pairs only and must be evaluated everywhere
-to find the empty blocks (He 2024).
+Each mask implements two methods (attention/base.py): `allows` for single pairs of slots, and
+`bounds` for whole tiles of them, in three-valued logic: a tile is empty, full or partial. Differs
+from FlexAttention's mask_mod, which is defined for pairs only and must be evaluated everywhere to
+find the empty blocks (He 2024).
 """
 
 from __future__ import annotations
@@ -17,26 +16,27 @@ from torch import Tensor
 from weft.nn.attention.base import Mask
 
 Bounds = tuple[Tensor, Tensor]
+"""(nonempty, full) of tiles: see Mask.bounds."""
 
 
 class MaskBase:
-    """The base of every mask here: gives it `&`, `|` and `~`."""
+    """Base of every mask: provides `&`, `|` and `~`."""
 
-    is_relative: bool = False
-    """True: the answer depends on the distance q - k alone, so tiles at the same distance share one
+    by_distance: bool = False
+    """True: the mask depends on the distance q - k alone, so tiles at the same distance share one
     matrix."""
 
     def allows(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} does not say which pairs it allows")
+        raise NotImplementedError(f"{type(self).__name__} does not define which pairs it allows")
 
     def bounds(self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor) -> Bounds:
-        raise NotImplementedError(f"{type(self).__name__} does not say which tiles it allows")
+        raise NotImplementedError(f"{type(self).__name__} does not define which tiles it allows")
 
     def __and__(self, other: MaskBase) -> MaskBase:
-        return simplest(And, self, other)
+        return simplified(And, self, other)
 
     def __or__(self, other: MaskBase) -> MaskBase:
-        return simplest(Or, self, other)
+        return simplified(Or, self, other)
 
     def __invert__(self) -> MaskBase:
         return self.mask if isinstance(self, Not) else Not(self)
@@ -44,27 +44,27 @@ class MaskBase:
 
 @dataclass(frozen=True, eq=False)
 class Full(MaskBase):
-    """Every query sees every key."""
+    """Every pair is allowed."""
 
-    is_relative = True
+    by_distance = True
 
     def allows(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (q - k) == (q - k)  # all true, in a form that vmap and broadcasting understand
+        return (q - k) == (q - k)  # all true, in a form that supports vmap and broadcasting
 
     def bounds(self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor) -> Bounds:
-        everywhere = self.allows(q_lo, q_lo + q_hi, k_lo + k_hi)[None]
-        return everywhere, everywhere
+        all_true = self.allows(q_lo, q_lo + q_hi, k_lo + k_hi)[None]
+        return all_true, all_true
 
 
 @dataclass(frozen=True, eq=False)
 class And(MaskBase):
-    """Allowed by every one of the masks."""
+    """Allowed by all of the masks."""
 
     masks: tuple[MaskBase, ...]
 
     @property
-    def is_relative(self) -> bool:  # type: ignore[override]
-        return all(mask.is_relative for mask in self.masks)
+    def by_distance(self) -> bool:  # type: ignore[override]
+        return all(mask.by_distance for mask in self.masks)
 
     def allows(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
         result = self.masks[0].allows(b, q, k)
@@ -73,11 +73,11 @@ class And(MaskBase):
         return result
 
     def bounds(self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor) -> Bounds:
-        maybe, surely = self.masks[0].bounds(q_lo, q_hi, k_lo, k_hi)
+        nonempty, full = self.masks[0].bounds(q_lo, q_hi, k_lo, k_hi)
         for mask in self.masks[1:]:
-            more_maybe, more_surely = mask.bounds(q_lo, q_hi, k_lo, k_hi)
-            maybe, surely = maybe & more_maybe, surely & more_surely
-        return maybe, surely
+            other_nonempty, other_full = mask.bounds(q_lo, q_hi, k_lo, k_hi)
+            nonempty, full = nonempty & other_nonempty, full & other_full
+        return nonempty, full
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +87,8 @@ class Or(MaskBase):
     masks: tuple[MaskBase, ...]
 
     @property
-    def is_relative(self) -> bool:  # type: ignore[override]
-        return all(mask.is_relative for mask in self.masks)
+    def by_distance(self) -> bool:  # type: ignore[override]
+        return all(mask.by_distance for mask in self.masks)
 
     def allows(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
         result = self.masks[0].allows(b, q, k)
@@ -97,11 +97,11 @@ class Or(MaskBase):
         return result
 
     def bounds(self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor) -> Bounds:
-        maybe, surely = self.masks[0].bounds(q_lo, q_hi, k_lo, k_hi)
+        nonempty, full = self.masks[0].bounds(q_lo, q_hi, k_lo, k_hi)
         for mask in self.masks[1:]:
-            more_maybe, more_surely = mask.bounds(q_lo, q_hi, k_lo, k_hi)
-            maybe, surely = maybe | more_maybe, surely | more_surely
-        return maybe, surely
+            other_nonempty, other_full = mask.bounds(q_lo, q_hi, k_lo, k_hi)
+            nonempty, full = nonempty | other_nonempty, full | other_full
+        return nonempty, full
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,20 +111,20 @@ class Not(MaskBase):
     mask: MaskBase
 
     @property
-    def is_relative(self) -> bool:  # type: ignore[override]
-        return self.mask.is_relative
+    def by_distance(self) -> bool:  # type: ignore[override]
+        return self.mask.by_distance
 
     def allows(self, b: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return ~self.mask.allows(b, q, k)
 
     def bounds(self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor) -> Bounds:
-        maybe, surely = self.mask.bounds(q_lo, q_hi, k_lo, k_hi)
-        return ~surely, ~maybe
+        nonempty, full = self.mask.bounds(q_lo, q_hi, k_lo, k_hi)
+        return ~full, ~nonempty
 
 
-def simplest(kind: type[And] | type[Or], *masks: MaskBase) -> MaskBase:
-    """The masks joined by `kind`: nested ones of that kind are spread out, Full does what it
-    must."""
+def simplified(kind: type[And] | type[Or], *masks: MaskBase) -> MaskBase:
+    """The masks combined by `kind`, with nested combinations of that kind flattened and Full
+    eliminated."""
     flat = [
         inner for mask in masks for inner in (mask.masks if isinstance(mask, kind) else (mask,))
     ]
@@ -138,22 +138,27 @@ def simplest(kind: type[And] | type[Or], *masks: MaskBase) -> MaskBase:
 
 
 def all_of(*masks: MaskBase | None) -> MaskBase | None:
-    """`a & b & ...` of those that are given; None (no mask at all) when none is."""
-    given = [mask for mask in masks if mask is not None]
-    return simplest(And, *given) if given else None
+    """`a & b & ...` of the masks that are not None; None (no mask) if there are none."""
+    present = [mask for mask in masks if mask is not None]
+    return simplified(And, *present) if present else None
 
 
-def is_relative(mask: Mask) -> bool:
+def conjuncts(mask: MaskBase) -> tuple[MaskBase, ...]:
+    """The masks whose conjunction this mask is: those of an And, or the mask itself."""
+    return mask.masks if isinstance(mask, And) else (mask,)
+
+
+def depends_on_distance(mask: Mask) -> bool:
     """Whether the mask depends on the distance q - k alone."""
-    return isinstance(mask, MaskBase) and mask.is_relative
+    return isinstance(mask, MaskBase) and mask.by_distance
 
 
 def same_rank(*ends: Tensor) -> list[Tensor]:
-    """The ends with equally many dimensions, so that one more can be put before them."""
+    """The ends with equally many dimensions, so that a batch dimension can be added in front."""
     rank = max(end.ndim for end in ends)
     return [end.view(*[1] * (rank - end.ndim), *end.shape) for end in ends]
 
 
-def spread(q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor) -> list[Tensor]:
-    """The four ends of the rectangles, broadcast to one shape."""
+def broadcast_ends(q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor) -> list[Tensor]:
+    """The four ends of the tiles, broadcast to one shape."""
     return list(torch.broadcast_tensors(q_lo, q_hi, k_lo, k_hi))

@@ -1,9 +1,9 @@
-"""A mask and the sizes of a call -> the matrix of who sees whom, made once per mask object and
-pass, not once per layer.
+"""A mask and the sizes of a call -> the matrix of allowed pairs, computed once per mask object and
+forward pass instead of once per layer.
 
-`Grid` holds the sizes. All layers of a pass share one mask object, so what is derived from it
-(`remembered`) is kept on that object; the oldest entries leave, because a mask that lives as long
-as its model meets a new grid at every token.
+`Grid` holds the sizes. All layers of a pass share one mask object, so values derived from it are
+cached on that object (`cached_on_mask`). The oldest entries are dropped: a mask that lives as long
+as its model is used with a new grid for every token.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 from weft.core.kv_spec import KVView
 from weft.nn.attention.base import Mask
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
-KEPT = 4
-"""Derived forms kept per mask object: those of one pass, not the history of a decoding run."""
+MAX_CACHED = 4
+"""Derived values cached per mask object: those of one pass, not the history of a decoding run."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Grid:
     T: int
     S: int
     start: int | tuple[int, ...]
-    """One number where all rows agree, else one for each row."""
+    """One number if it is the same for all rows, else one for each row."""
     device: torch.device
 
     @staticmethod
     def of(q_BTHC: Tensor, view: KVView) -> Grid:
-        start = view.start if isinstance(view.start, int) else agreed(view.start.tolist())
+        start = view.start if isinstance(view.start, int) else common_start(view.start.tolist())
         return Grid(q_BTHC.shape[0], q_BTHC.shape[1], view.k_BSKC.shape[1], start, q_BTHC.device)
 
     @property
@@ -52,7 +52,7 @@ class Grid:
 
     @property
     def q_BT(self) -> Tensor:
-        """Slot of each query; [1, T] where all rows start at the same slot."""
+        """Slot of each query; [1, T] if all rows start at the same slot."""
         start_B = torch.tensor(self.start, device=self.device).view(-1, 1)
         return start_B + torch.arange(self.T, device=self.device)
 
@@ -65,49 +65,49 @@ class Grid:
         return self.B * self.T * self.S
 
 
-def agreed(starts: list[int]) -> int | tuple[int, ...]:
-    """One number where all are equal, else all of them."""
+def common_start(starts: list[int]) -> int | tuple[int, ...]:
+    """One number if all are equal, else all of them."""
     return starts[0] if len(set(starts)) == 1 else tuple(starts)
 
 
 class Dense:
-    """The matrix of a mask in the forms that kernels want."""
+    """The matrix of a mask in the forms that kernels read."""
 
-    def __init__(self, answer: Tensor, grid: Grid) -> None:
-        self.answer, self.grid = answer, grid
-        """What `allows` gave: [B or 1, T or 1, S or 1], so that a mask without queries stays
-        small."""
+    def __init__(self, allowed: Tensor, grid: Grid) -> None:
+        self.allowed, self.grid = allowed, grid
+        """Result of `Mask.allows`, [B or 1, T or 1, S or 1]: a mask that does not depend on the
+        query stays small."""
         self.additive: dict[torch.dtype, Tensor] = {}
 
     @property
     def allowed_BTS(self) -> Tensor:
-        """Whether query t of row b sees key s; B is 1 where all rows agree."""
-        return self.answer.expand(-1, self.grid.T, self.grid.S)
+        """Whether query t of row b may attend to key s; B is 1 if all rows are equal."""
+        return self.allowed.expand(-1, self.grid.T, self.grid.S)
 
     @cached_property
     def is_full(self) -> bool:
-        return bool(self.answer.all())
+        return bool(self.allowed.all())
 
     @cached_property
     def empty_BT(self) -> Tensor | None:
-        """Queries that see nothing; None when there are none."""
-        empty_BT = ~self.answer.any(dim=-1).expand(-1, self.grid.T)
+        """Queries without any allowed key; None if there are none."""
+        empty_BT = ~self.allowed.any(dim=-1).expand(-1, self.grid.T)
         return empty_BT if bool(empty_BT.any()) else None
 
-    def added_B1TS(self, dtype: torch.dtype) -> Tensor:
-        """0 where allowed, -inf elsewhere: what is added to the scores of every head."""
+    def additive_B1TS(self, dtype: torch.dtype) -> Tensor:
+        """0 where allowed, -inf elsewhere: added to the scores of every head."""
         if dtype not in self.additive:
-            added = additive(self.answer, dtype).expand(-1, self.grid.T, self.grid.S)
+            added = additive(self.allowed, dtype).expand(-1, self.grid.T, self.grid.S)
             self.additive[dtype] = added[:, None]
         return self.additive[dtype]
 
 
 def dense(mask: Mask, grid: Grid) -> Dense:
-    """The mask as a matrix, remembered on the mask object."""
-    return remembered(mask, ("dense", grid), lambda: Dense(answer(mask, grid), grid))
+    """The mask as a matrix, cached on the mask object."""
+    return cached_on_mask(mask, ("dense", grid), lambda: Dense(all_pairs(mask, grid), grid))
 
 
-def answer(mask: Mask, grid: Grid) -> Tensor:
+def all_pairs(mask: Mask, grid: Grid) -> Tensor:
     """`mask.allows` for all pairs of the grid, before broadcasting."""
     b = torch.arange(grid.B, device=grid.device)[:, None, None]
     return mask.allows(b, grid.q_BT[:, :, None], grid.k_S[None, None])
@@ -120,11 +120,11 @@ def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-def remembered(mask: Mask, key: object, make: Callable[[], Made]) -> Made:
-    """`make()`, called once for each key of this mask object."""
-    memo: dict[object, Any] = mask.__dict__.setdefault("_remembered", {})
-    if key not in memo:
-        while len(memo) >= KEPT:
-            del memo[next(iter(memo))]
-        memo[key] = make()
-    return cast(Made, memo[key])
+def cached_on_mask(mask: Mask, key: object, compute: Callable[[], Value]) -> Value:
+    """`compute()`, called once for each key of this mask object."""
+    cache: dict[object, Any] = mask.__dict__.setdefault("_cache", {})
+    if key not in cache:
+        while len(cache) >= MAX_CACHED:
+            del cache[next(iter(cache))]
+        cache[key] = compute()
+    return cast(Value, cache[key])

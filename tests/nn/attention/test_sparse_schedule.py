@@ -9,17 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.kv_spec import DenseView
-from weft.nn.attention.kernels import KERNELS, auto, schedule, tiles
-from weft.nn.attention.kernels.parts import parts_of
-from weft.nn.attention.kernels.schedule import make_schedule, schedule_of
+from weft.nn.attention.base import AttentionCall
+from weft.nn.attention.kernels import KERNELS, dispatch
+from weft.nn.attention.kernels.sparse import schedule, tiles
+from weft.nn.attention.kernels.sparse.schedule import make_schedule, schedule_of
+from weft.nn.attention.kernels.sparse.tiles import split_by_step
 from weft.nn.attention.masks import (
     Causal,
     Documents,
-    Every,
     Full,
     Global,
     Grid,
     Padding,
+    Strided,
     Window,
     dense,
     dilated,
@@ -39,9 +41,9 @@ def computed(mask, grid):
     plan = make_schedule(mask, grid)
     count = torch.zeros(grid.B * grid.T + 1, grid.B * grid.S + 1, dtype=torch.long)
     for number, call in enumerate(plan.calls):
-        answer = plan.answer(number, mask)
+        allowed = plan.tile_mask(number, mask)
         shape = (*call.q_rows.index_BT.shape, call.k_rows.index_BT.shape[1])
-        one = torch.ones(shape, dtype=torch.long) if answer is None else answer.allowed_BTS.long()
+        one = torch.ones(shape, dtype=torch.long) if allowed is None else allowed.allowed_BTS.long()
         rows, columns = (
             call.q_rows.index_BT[:, :, None].expand(shape),
             call.k_rows.index_BT[:, None].expand(shape),
@@ -58,8 +60,8 @@ masks = st.recursive(
             Full(),
             Causal(),
             Window(4),
-            Every(3),
-            Every(5),
+            Strided(3),
+            Strided(5),
             Global((0, 17)),
             Padding(torch.tensor([0, 13])),
             Documents(torch.arange(S).expand(B, S) // 9),
@@ -91,8 +93,8 @@ def test_every_allowed_pair_is_computed_exactly_once(mask, queries):
 @settings(max_examples=60, deadline=None)
 def test_the_parts_of_a_mask_are_disjoint_and_cover_it(mask):
     total = torch.zeros(B, S, S, dtype=torch.long)
-    for part in parts_of(mask):
-        total += dense(part.mask & Every(part.step), grid()).allowed_BTS.long()
+    for part in split_by_step(mask):
+        total += dense(part.mask & Strided(part.step), grid()).allowed_BTS.long()
     assert total.equal(dense(mask, grid()).allowed_BTS.expand(B, S, S).long())
 
 
@@ -102,13 +104,13 @@ def test_the_parts_of_a_mask_are_disjoint_and_cover_it(mask):
         (Window(3) & Causal(), [1]),
         (dilated(4, 3) & Causal(), [3]),
         (strided(6) & Causal(), [1, 6]),
-        (Every(4), [4]),
-        ((Window(3) | Every(4) | Every(6)) & Causal(), [1, 4, 6]),
-        (~Every(4), [1]),
+        (Strided(4), [4]),
+        ((Window(3) | Strided(4) | Strided(6)) & Causal(), [1, 4, 6]),
+        (~Strided(4), [1]),
     ],
 )
 def test_a_mask_falls_into_parts_by_the_steps_it_takes(mask, steps):
-    assert [part.step for part in parts_of(mask)] == steps
+    assert [part.step for part in split_by_step(mask)] == steps
 
 
 def pairs(mask, length):
@@ -138,8 +140,8 @@ def test_strided_work_grows_far_less_than_squared():
 
 def test_tiles_at_the_same_distance_share_one_small_matrix():
     plan = make_schedule(Window(256) & Causal(), grid(T=16384, S=16384, B=1))
-    asked = [answer.allowed_BTS.numel() for answer in plan.answers.values() if answer]
-    assert sum(asked) < 2**22
+    sizes = [mask.allowed_BTS.numel() for mask in plan.masks.values() if mask]
+    assert sum(sizes) < 2**22
 
 
 def test_a_schedule_is_made_once_and_does_not_keep_its_mask_alive():
@@ -154,20 +156,20 @@ def test_a_schedule_is_made_once_and_does_not_keep_its_mask_alive():
         gc.enable()
 
 
-def test_answers_beyond_the_budget_are_asked_again(monkeypatch):
-    monkeypatch.setattr(schedule, "KEPT_PAIRS", 0)
+def test_masks_beyond_the_budget_are_computed_again(monkeypatch):
+    monkeypatch.setattr(schedule, "MAX_CACHED_PAIRS", 0)
     mask = Window(3) & Causal()
-    assert not any(make_schedule(mask, grid()).answers.values())
+    assert not any(make_schedule(mask, grid()).masks.values())
     assert computed(mask, grid()).equal(dense(mask, grid()).allowed_BTS.expand(B, S, S).long())
 
 
-def test_auto_takes_tiles_only_where_they_pay(monkeypatch):
+def test_auto_uses_tiles_only_where_they_pay_off(monkeypatch):
     monkeypatch.setattr(tiles, "TILE", 8)
-    monkeypatch.setattr(auto, "LONG", 4000)
+    monkeypatch.setattr(dispatch, "MIN_PAIRS", 4000)
     chosen = []
-    monkeypatch.setattr(auto, "sparse_attention", lambda *a, **o: chosen.append("sparse"))
-    monkeypatch.setattr(auto, "flash_attention", lambda *a, **o: chosen.append("flash"))
+    monkeypatch.setattr(dispatch, "sparse_attention", lambda call: chosen.append("sparse"))
+    monkeypatch.setattr(dispatch, "flash_attention", lambda call: chosen.append("flash"))
     q, short = torch.zeros(1, 64, 1, 4), torch.zeros(1, 32, 1, 4)
     for x, mask in ((q, Window(3)), (q, ~Window(3)), (q, Causal()), (q, None), (short, Window(3))):
-        KERNELS["auto"](x, DenseView(x, x), mask)
+        KERNELS["auto"](AttentionCall(x, DenseView(x, x), mask))
     assert chosen == ["sparse", "flash", "flash", "flash", "flash"]

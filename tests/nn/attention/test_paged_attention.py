@@ -10,7 +10,9 @@ from torch import Tensor
 
 from weft.core.kv_spec import PagedView, PageLayout
 from weft.native import attention_kernels
-from weft.nn.attention.kernels.paged import distance_table, paged_attention
+from weft.native.attention_kernels import PagedAttentionParams
+from weft.nn.attention import paged_attention as paged
+from weft.nn.attention.paged_attention import distance_table
 from weft.nn.positions.alibi import AlibiBias, slopes
 from weft.nn.positions.t5_bias import BucketBias, BucketRule
 
@@ -24,6 +26,12 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
         monkeypatch.setattr(attention_kernels, "native", lambda: None)
     return request.param
+
+
+def paged_attention(q_NHC: Tensor, view: PagedView, **params) -> tuple[Tensor, Tensor]:
+    return paged.paged_attention(
+        q_NHC, view, PagedAttentionParams(q_NHC.shape[-1] ** -0.5, **params)
+    )
 
 
 def numbers(*values: int) -> Tensor:
@@ -143,7 +151,7 @@ def test_a_large_latent_is_right() -> None:
     assert_right(*case([(100, 1), (70, 3)], H=7, K=1, C=640, U=576, latent=True))
 
 
-def test_a_query_that_sees_nothing_gets_zeros(way: str) -> None:
+def test_a_query_without_allowed_keys_gets_zeros(way: str) -> None:
     q_NHC, view = case([(0, 3), (20, 4)])
     out, lse = paged_attention(q_NHC, view, is_causal=False)
     assert out[:3].eq(0).all()

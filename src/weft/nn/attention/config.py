@@ -1,8 +1,7 @@
-"""Settings of an attention layer: which heads, which keys each query may see, which kernel
-computes it.
+"""Settings of an attention layer: kind of heads, pattern of allowed keys, kernel.
 
-One flat class, so that `attention.kind=mla` alone changes a model's heads: what a kind does not
-read, it ignores and says so.
+One flat class, so that `attention.kind=mla` alone changes a model's heads: fields that a kind does
+not read are ignored with a warning.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ log = logging.getLogger(__name__)
 
 @functools.cache
 def warn_once(text: str) -> None:
-    """Say it the first time; settings are validated often."""
+    """Log a warning the first time; settings are validated often."""
     log.warning(text)
 
 
 class PatternConfig(Config):
-    """Which keys a query may see, besides being causal or not (masks.py)."""
+    """Which keys a query may attend to, in addition to the causal mask (masks/)."""
 
     kind: Literal["full", "window", "dilated", "strided", "global", "blocks"] = "full"
     window: int = Field(256, ge=1)
@@ -37,12 +36,13 @@ class PatternConfig(Config):
     stride: int = Field(128, ge=1)
     """Strided: the last `stride` keys, and every stride-th key before them (Child 2019)."""
     global_tokens: int = Field(1, ge=1)
-    """Global: the first tokens that see, and are seen by, every token (Beltagy 2020)."""
+    """Global: the first tokens, which attend to every token and are attended to by every token
+    (Beltagy 2020)."""
     block_size: int = Field(64, ge=1)
     blocks: tuple[tuple[bool, ...], ...] | None = None
-    """Blocks: rows of query blocks by key blocks; True: these tokens see those."""
+    """Blocks: rows of query blocks by key blocks; True: these queries attend to those keys."""
     full_every: int | None = Field(None, ge=1)
-    """6: layers 6, 12, ... see all keys, whatever the pattern (Gemma 3)."""
+    """6: layers 6, 12, ... attend to all keys, whatever the pattern (Gemma 3)."""
 
     def cross_checks(self) -> Iterable[Problem]:
         if self.kind == "blocks" and not self.blocks:
@@ -56,40 +56,39 @@ class PatternConfig(Config):
             )
 
     def is_full(self, layer: int) -> bool:
-        """Whether this layer (counted from 0) sees all keys."""
+        """Whether this layer (counted from 0) attends to all keys."""
         return self.kind == "full" or (
             self.full_every is not None and (layer + 1) % self.full_every == 0
         )
 
-    def reach(self, layer: int) -> int | None:
-        """How many keys back this layer can ever see; None: all of them."""
+    def kv_window(self, layer: int) -> int | None:
+        """How many of the last keys this layer can attend to; None: all of them."""
         if self.is_full(layer) or self.kind not in ("window", "dilated"):
             return None
         return self.window * (self.step if self.kind == "dilated" else 1)
 
 
 class LatentConfig(Config):
-    """Sizes of multi-head latent attention (DeepSeek-V2). None: a size that follows from the head
-    size."""
+    """Sizes of multi-head latent attention (DeepSeek-V2). None: derived from the head size."""
 
     kv_rank: int | None = Field(None, ge=1)
-    """Width of the compressed row that the cache keeps. None: 4 x head size, as in DeepSeek."""
+    """Width of the compressed row that the cache stores. None: 4 x head size, as in DeepSeek."""
     query_rank: int | None = Field(None, ge=1)
-    """Width through which queries are compressed in training. None: queries are not compressed."""
+    """Width to which queries are compressed. None: queries are not compressed."""
     nope_size: int | None = Field(None, ge=1)
-    """Part of each key that carries no position. None: head size."""
+    """Part of each key without a position. None: head size."""
     rope_size: int | None = Field(None, ge=2)
-    """Part of the key that carries the position, shared by all heads. None: half the head size."""
+    """Part of the key with the position, shared by all heads. None: half the head size."""
     value_size: int | None = Field(None, ge=1)
     """None: head size."""
     norm_eps: float | None = Field(None, gt=0)
-    """eps of the norms over latent rows. None: as the other norms. DeepSeek: 1e-6 always."""
+    """eps of the norms over latent rows. None: as for the other norms. DeepSeek: always 1e-6."""
     form: Literal["auto", "expanded", "absorbed"] = "auto"
-    """auto: the cheaper form for the number of queries and keys at hand, by formula."""
+    """auto: the cheaper form for the number of queries, by formula."""
 
 
 class AttentionConfig(Config):
-    """How the layers of a model attend."""
+    """Settings of a model's attention layers."""
 
     kind: Literal["mha", "gqa", "mqa", "mla"] = "mha"
     """mha: keys and values for every head; gqa: for groups of heads; mqa: one for all; mla: one
@@ -104,9 +103,9 @@ class AttentionConfig(Config):
     out_bias: bool | None = None
     """Bias of the output projection. None: as `bias`."""
     qk_norm: bool = False
-    """RMSNorm on each query and key head before they meet (Qwen3, Gemma 3)."""
+    """RMSNorm on each query and key head before their product (Qwen3, Gemma 3)."""
     softcap: float | None = Field(None, gt=0)
-    """50.0: scores are squeezed into -50..50 by 50 tanh(s / 50) (Gemma 2). None: as they are."""
+    """50.0: scores are limited to -50..50 by 50 tanh(s / 50) (Gemma 2). None: no limit."""
     scale: float | None = Field(None, gt=0)
     """Factor on q . k. None: 1 / sqrt(head size). T5 uses 1.0."""
     dropout: float = Field(0.0, ge=0, lt=1)
@@ -115,7 +114,7 @@ class AttentionConfig(Config):
     kernel: Literal["auto", "reference", "flash", "sparse"] = "auto"
     pattern: PatternConfig = PatternConfig()
     latent: LatentConfig = LatentConfig()
-    """Sizes of kind mla; other kinds do not read them."""
+    """Sizes of kind mla; other kinds ignore them."""
 
     def cross_checks(self) -> Iterable[Problem]:
         heads, groups = self.num_heads, self.num_kv_heads
@@ -135,7 +134,7 @@ class AttentionConfig(Config):
 
     @property
     def kv_heads(self) -> int:
-        """Key/value heads that the projections make."""
+        """Number of key/value heads of the projections."""
         if self.kind == "mqa":
             return 1
         if self.kind != "gqa":
@@ -147,26 +146,26 @@ class AttentionConfig(Config):
 
     def latent_sizes(self, width: int) -> LatentSizes:
         """The sizes of kind mla with their defaults filled in."""
-        C, given = self.size_of_head(width), self.latent
+        C, latent = self.size_of_head(width), self.latent
         return LatentSizes(
-            kv_rank=given.kv_rank or 4 * C,
-            nope=given.nope_size or C,
-            rope=given.rope_size or 2 * max(1, C // 4),
-            value=given.value_size or C,
+            kv_rank=latent.kv_rank or 4 * C,
+            nope=latent.nope_size or C,
+            rope=latent.rope_size or 2 * max(1, C // 4),
+            value=latent.value_size or C,
         )
 
     def query_size(self, width: int) -> int:
-        """Numbers in one query head."""
+        """Size of one query head."""
         sizes = self.latent_sizes(width)
         return sizes.nope + sizes.rope if self.kind == "mla" else self.size_of_head(width)
 
     def rotary_size(self, width: int) -> int:
-        """Numbers of one query head that rotary positions turn."""
+        """Size of the part of a query head that rotary positions may rotate."""
         return self.latent_sizes(width).rope if self.kind == "mla" else self.size_of_head(width)
 
 
 def default_groups(num_heads: int) -> int:
-    """A quarter of the heads, but two where that would be one; one where neither divides them."""
+    """A quarter of the heads, but at least two; one if neither divides the heads."""
     candidates = [num_heads // 4 if num_heads % 4 == 0 else 0, 2 if num_heads % 2 == 0 else 0]
     return next((groups for groups in candidates if groups >= 2), 1)
 

@@ -1,0 +1,189 @@
+"""Variable-length attention over the pages of a KV cache: q_1NHC, PagedView -> out_1NHU, lse_NH.
+
+    scores = softcap(q . k * scale) + bias[distance],  masked,  weights = softmax(scores)
+
+`paged_attention` supports what nearly all models need: causal, a sliding window, all keys of a
+source, a bias by distance. The compiled kernel (native/csrc/attention.cpp) reads keys from their
+pages, in tiles of 32 slots from the left, and reads pages that sequences share once for all of them
+(cascade, Ye 2024). Without the library, torch computes each query by itself. Both are within 1e-5
+of exact arithmetic, but not equal to each other. Forward only. `attend_pages` computes every other
+mask and bias query by query with the reference kernel.
+
+Batch-invariant: the result of a query depends on the query, its slot and its keys, not on how the
+prompt was cut into chunks, on the other sequences of the pass, on shared pages or on threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from weft.core.kv_spec import DenseView, PagedView
+from weft.core.shapes import check_shapes
+from weft.native import attention_kernels
+from weft.native.attention_kernels import PagedAttentionParams
+from weft.nn.attention.base import AttentionCall, Mask
+from weft.nn.attention.kernels.reference import reference_attention
+from weft.nn.attention.masks.algebra import MaskBase, conjuncts
+from weft.nn.attention.masks.kinds import Causal, Window
+from weft.nn.positions.base import Bias
+
+
+@dataclass(frozen=True)
+class MaskSpan:
+    """A mask that the paged kernel supports: keys up to the query (causal) or all, in a window."""
+
+    is_causal: bool
+    window: int | None = None
+
+
+def attend_pages(call: AttentionCall[PagedView]) -> tuple[Tensor, Tensor]:
+    """(out_1NHU, lse_NH): by the paged kernel if it supports mask and bias, else query by query."""
+    span, bias, view = mask_span(call.mask), call.bias, call.kv
+    if span is None or (bias is not None and not bias.by_distance):
+        return attend_each_query(call)
+    bias_HM = None if bias is None else bias_table(bias, view, span.is_causal)
+    params = PagedAttentionParams(
+        call.softmax_scale, span.is_causal, span.window, call.softcap, bias_HM
+    )
+    out_NHU, lse_NH = paged_attention(call.q_BTHC[0], view, params)
+    return out_NHU[None], lse_NH
+
+
+def mask_span(mask: Mask | None) -> MaskSpan | None:
+    """The mask as the paged kernel's parameters; None if it does not support the mask."""
+    if mask is None:
+        return MaskSpan(is_causal=False)
+    if not isinstance(mask, MaskBase) or not is_causal(mask):
+        return None
+    parts = conjuncts(mask)
+    if not all(isinstance(part, Causal | Window) for part in parts):
+        return None
+    windows = [part.size for part in parts if isinstance(part, Window)]
+    return MaskSpan(is_causal=True, window=min(windows) if windows else None)
+
+
+def is_causal(mask: Mask | None) -> bool:
+    """Whether a mask is a conjunction with Causal."""
+    parts = conjuncts(mask) if isinstance(mask, MaskBase) else ()
+    return any(isinstance(part, Causal) for part in parts)
+
+
+def bias_table(bias: Bias, view: PagedView, is_causal: bool) -> Tensor:
+    """bias_HM of a bias by distance: up to its largest distance, or to the longest sequence."""
+    longest = view.layout.table_BP.shape[1] * view.k_PRKC.shape[1]
+    num_distances = longest if bias.max_distance is None else bias.max_distance + 1
+    return distance_table(bias, num_distances, is_causal=is_causal)
+
+
+def distance_table(bias: Bias, num_distances: int, *, is_causal: bool = True) -> Tensor:
+    """bias_HM of a bias by distance: entry d is for the key d slots before the query, d = 0 ..
+    num_distances - 1; not causal: from the key num_distances - 1 after the query to the key
+    num_distances - 1 before it."""
+    # one query with `num_distances - 1` keys before it, and as many after it if not causal
+    num = num_distances if is_causal else 2 * num_distances - 1
+    device = next(iter(bias.tensors()), torch.empty(0)).device
+    k_S = torch.arange(num, device=device)
+    q_BT = k_S[None, num_distances - 1 : num_distances]
+    bias_BHTS = bias.at(k_S[:1], q_BT, k_S, *bias.tensors())
+    return bias_BHTS[0, :, 0].float().flip(-1).contiguous()
+
+
+def attend_each_query(call: AttentionCall[PagedView]) -> tuple[Tensor, Tensor]:
+    """The reference kernel for each query by itself, over the keys up to its own slot, or over all
+    keys if the mask is not causal."""
+    q_1NHC, view, layout = call.q_BTHC, call.kv, call.kv.layout
+    outs, lses, is_cut = [], [], is_causal(call.mask)
+    offsets, starts = layout.offsets.tolist(), layout.starts_B.tolist()
+    for b, length in enumerate(layout.lengths_B.tolist()):
+        kv = gather_sequence(view, b, length)
+        for n in range(offsets[b], offsets[b + 1]):
+            slot = starts[b] + n - offsets[b]
+            end = slot + 1 if is_cut else length
+            dense = DenseView(kv.k_BSKC[:, :end], kv.v_BSKU[:, :end], slot)
+            q_1THC = q_1NHC[:, n : n + 1]
+            bias = None if call.bias is None else call.bias.for_call(q_1THC, dense, n)
+            out_1THU, lse_1HT = reference_attention(
+                AttentionCall(q_1THC, dense, call.mask, bias, call.softmax_scale, call.softcap)
+            )
+            outs.append(out_1THU)
+            lses.append(lse_1HT[:, :, 0])
+    return torch.cat(outs, dim=1), torch.cat(lses)
+
+
+def gather_sequence(view: PagedView, b: int, length: int, start: int = 0) -> DenseView:
+    """The first `length` keys and values of a sequence, copied out of their pages; zeros for slots
+    without a page."""
+    R = view.k_PRKC.shape[1]
+    pages_P = view.layout.table_BP[b, : -(-length // R)].long().to(view.k_PRKC.device)
+    is_page = (pages_P != 0)[:, None, None, None]
+    k_SKC, v_SKU = (
+        torch.where(is_page, x_PRKC[pages_P], 0).flatten(0, 1)[:length]
+        for x_PRKC in (view.k_PRKC, view.v_PRKU)
+    )
+    return DenseView(k_SKC[None], v_SKU[None], start)
+
+
+def paged_attention(
+    q_NHC: Tensor, view: PagedView, params: PagedAttentionParams
+) -> tuple[Tensor, Tensor]:
+    """(out_NHU, lse_NH). A query without any allowed key gets 0 and -inf."""
+    check_shapes(q_NHC=q_NHC, k_PRKC=view.k_PRKC, v_PRKU=view.v_PRKU)
+    compiled = attention_kernels.paged_attention(q_NHC, view, params)
+    return torch_attention(q_NHC, view, params) if compiled is None else compiled
+
+
+def torch_attention(
+    q_NHC: Tensor, view: PagedView, params: PagedAttentionParams
+) -> tuple[Tensor, Tensor]:
+    """By torch: on a CPU each query by itself, so that sizes depend on its own slot alone; on other
+    devices all new tokens of a sequence at once, where the last bits may depend on the others."""
+    N, H, _ = q_NHC.shape
+    out_NHU = q_NHC.new_zeros(N, H, view.v_PRKU.shape[3])
+    lse_NH = q_NHC.new_full((N, H), -torch.inf, dtype=torch.promote_types(q_NHC.dtype, torch.float))
+    step = 1 if q_NHC.device.type == "cpu" else N
+    offsets = view.layout.offsets.tolist()
+    for b, (start, length) in enumerate(
+        zip(view.layout.starts_B.tolist(), view.layout.lengths_B.tolist(), strict=True)
+    ):
+        for n in range(offsets[b], offsets[b + 1], max(step, 1)):
+            queries = slice(n, min(n + step, offsets[b + 1]))
+            slot = start + n - offsets[b]
+            num_keys = min(length, slot + queries.stop - n) if params.is_causal else length
+            if num_keys > 0:
+                dense = gather_sequence(view, b, num_keys, slot)
+                out_NHU[queries], lse_NH[queries] = attend_dense(q_NHC[queries], dense, params)
+    return out_NHU, lse_NH
+
+
+def attend_dense(
+    q_THC: Tensor, dense: DenseView, params: PagedAttentionParams
+) -> tuple[Tensor, Tensor]:
+    """(out_THU, lse_TH) of neighboring queries of one sequence."""
+    mask: Mask | None = Causal() if params.is_causal else None
+    if params.window is not None:
+        mask = Window(params.window) & Causal() if params.is_causal else Window(params.window)
+    bias = None if params.bias_HM is None else TableBias(params.bias_HM, params.zero_distance)
+    out_BTHU, lse_BHT = reference_attention(
+        AttentionCall(q_THC[None], dense, mask, bias, params.scale, params.softcap)
+    )
+    return out_BTHU[0], lse_BHT[0].T
+
+
+@dataclass(frozen=True)
+class TableBias(Bias):
+    """A bias from a table by distance; larger distances have the value of the last entry."""
+
+    bias_HM: Tensor
+    zero: int
+    by_distance = True
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.bias_HM,)
+
+    def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
+        (bias_HM,) = tensors or self.tensors()
+        distance_BTS = q_BT[:, :, None] - k_S + self.zero
+        return bias_HM[:, distance_BTS.clamp(0, bias_HM.shape[1] - 1)].transpose(0, 1)
