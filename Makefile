@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow check bench bench-peers format docs
+.PHONY: help setup run test test-native test-slow check bench bench-peers format docs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ run: setup ## Train the demo model: dates in 30 languages become ISO dates
 # while it can, so that a module's fixtures are built once. Each worker holds about 1 GB.
 test: setup ## Run the tests, in parallel
 	$(BIN)/python -m pytest -q -m 'not slow' -n logical --maxprocesses 8 --dist worksteal
+
+test-native: setup ## Test the kernels for each instruction set, and under sanitizers
+	$(BIN)/python -m tests.native.run_variants
 
 test-slow: test ## Run the slow tests too, one at a time: some need all cores or much memory
 	$(BIN)/python -m pytest -q -m slow

@@ -31,7 +31,7 @@ from weft.cache.snapshot import CacheSnapshot, SavedSource, restore, take_snapsh
 from weft.checkpoint.atomic import new_file
 from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
-from weft.native.build import library_path
+from weft.native.compiler import library_path
 from weft.native.library import native
 from weft.nn.packed_modules import uses_int8_activations
 

@@ -2,7 +2,7 @@
 the chunks of a prompt or the number of threads beside it).
 
     csrc/                   the C++ sources
-    build.py                sources -> a library in the cache folder
+    compiler.py             sources -> a library: prebuilt in wheels, or compiled at first use
     library.py              the library and its functions; None where there is none
     structs.py              the structures of its functions
     packed.py               PackedMatrix: a weight in the order in which the product reads it
@@ -10,5 +10,5 @@ the chunks of a prompt or the number of threads beside it).
     attention_kernels.py    paged attention; attention over short sequences with gradients
     malloc.py               return freed memory to the system
 
-Without a compiler, or with WEFT_NATIVE=0, the functions of kernels.py compute with torch.
+Without a library, or with WEFT_NATIVE=0, the functions of kernels.py compute with torch.
 """
