@@ -116,7 +116,9 @@ class Position(nn.Module):
 
     def rotate_queries(self, q_BTHO: Tensor, positions_BT: Tensor, lengths: int | Tensor) -> Tensor:
         """Encode the positions of new queries; positions_BT is [1, T] or [B, T]. `lengths`: tokens
-        of each sequence so far, one number or a tensor [B]; only dynamic scaling reads it."""
+        of each sequence so far, one number or a tensor [B]; only dynamic scaling reads it. With MLA
+        q holds the decoupled part alone: a kind that needs whole heads must raise a ConfigError
+        where shape.rotary_size differs from shape.head_size."""
         return q_BTHO
 
     def rotate_keys(self, k_BTKO: Tensor, positions_BT: Tensor, lengths: int | Tensor) -> Tensor:
