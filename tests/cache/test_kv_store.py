@@ -12,9 +12,9 @@ import torch
 from tests.engine.tiny import tiny
 from weft.cache.kv_store import lazy_zeros
 from weft.core.errors import UsageError
+from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.model import LoadedModel
-from weft.engine.settings import EngineConfig
 
 
 def test_a_forked_process_has_pages_of_its_own() -> None:

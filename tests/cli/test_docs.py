@@ -8,8 +8,8 @@ import pytest
 
 import weft
 from tests.engine.tiny import tiny
+from weft.engine.config import EngineConfig
 from weft.engine.model import LoadedModel
-from weft.engine.settings import EngineConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from weft.engine.beam import BeamConfig, Beams, Hypothesis
 from weft.engine.chances import Chances
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.ranking import advance_all, best_of_all
-from weft.engine.settings import EngineConfig
 from weft.engine.writing import GREEDY, Writing
 from weft.models.build import Model
 from weft.sampling.params import SamplingParams

@@ -12,9 +12,9 @@ import torch
 import weft
 from tests.checkpoint.gguf.test_few_bits_model import logits, write
 from weft.core.errors import ConfigError, DataError
+from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.model import LoadedModel
-from weft.engine.settings import EngineConfig
 
 from .test_engine import SMALL, requests, run
 from .tiny import tiny_folder

@@ -11,10 +11,10 @@ import torch
 from tests.engine.tiny import tiny, tiny_folder
 from weft.core.errors import ConfigError, UsageError
 from weft.core.forward_batch import ForwardBatch
+from weft.engine.config import EngineConfig
 from weft.engine.load import check_model, load
 from weft.engine.model import LoadedModel
 from weft.engine.options import drawing
-from weft.engine.settings import EngineConfig
 
 PROMPTS = ["the cat", "a dog ate", "the cat", "它", "two apples on the mat"]
 DRAWN = {"temperature": 0.9, "top_p": 0.95, "seed": 4}

@@ -15,9 +15,9 @@ from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention import recorded
 from weft.engine.beam import BeamConfig
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
-from weft.engine.settings import EngineConfig
 from weft.engine.writing import Writing
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
@@ -110,7 +110,7 @@ def state_of(engine: Engine) -> tuple[Any, ...]:
     rows = [rows.clone() for part in store.rows for rows in part.values()]
     tables = [
         (job.request.id, s.index, s.num_computed, [list(t) for t in s.tables.by_group])
-        for job in engine.scheduler.state.jobs.values()
+        for job in engine.scheduler.state.groups.values()
         for s in job.sequences
         if s.tables is not None
     ]
@@ -137,7 +137,7 @@ def test_rows_are_those_of_the_uncached_pass_while_it_runs_and_afterwards(
     log = EventLog()
     engine.listen(log)
     before = state_of(engine)
-    tokens = list(engine.scheduler.state.jobs[asked].leader.tokens)
+    tokens = list(engine.scheduler.state.groups[asked].first.tokens)
     assert len(tokens) == len(PROMPT) + 11
     check_all(engine, asked, tokens)
     after = state_of(engine)
@@ -153,9 +153,9 @@ def test_a_window_that_has_passed_is_computed_again_without_a_prefix_cache() -> 
     asked = ask(engine)
     for _ in range(12):
         engine.step()
-    job = engine.scheduler.state.jobs[asked]
-    assert job.leader.tables is not None and job.leader.tables.by_group[0][0] == 0
-    check_all(engine, asked, list(job.leader.tokens))
+    job = engine.scheduler.state.groups[asked]
+    assert job.first.tables is not None and job.first.tables.by_group[0][0] == 0
+    check_all(engine, asked, list(job.first.tokens))
 
 
 def test_one_head_of_one_layer_can_be_asked_for() -> None:
@@ -177,7 +177,7 @@ def test_each_sample_and_each_result_of_a_search_has_rows_of_its_own() -> None:
     asked = ask(engine, 9, n=3, sampling=SamplingParams(temperature=1.5, seed=1))
     for _ in range(5):
         engine.step()
-    for sequence in engine.scheduler.state.jobs[asked].sequences:
+    for sequence in engine.scheduler.state.groups[asked].sequences:
         check_all(engine, asked, list(sequence.tokens), sequence.index)
     finish(engine)
     lines = engine.past[asked].lines
@@ -188,7 +188,7 @@ def test_each_sample_and_each_result_of_a_search_has_rows_of_its_own() -> None:
     asked = ask(engine, 20, beam=BeamConfig(4, num_best=2), ends=frozenset([2]))
     for _ in range(2):  # a prompt, and several passes
         engine.step()
-    for sequence in engine.scheduler.state.jobs[asked].sequences:
+    for sequence in engine.scheduler.state.groups[asked].sequences:
         check_all(engine, asked, list(sequence.tokens), sequence.index)
     (update,) = [update for _ in range(20) for update in engine.step()]
     for place, found in enumerate(update.hypotheses):
@@ -216,10 +216,10 @@ def test_preempted_and_cancelled_requests_are_found_in_the_cache() -> None:
     asked, other = ask(engine), ask(engine, 5, salt="x")
     for _ in range(3):
         engine.step()
-    job = engine.scheduler.state.jobs[asked]
-    engine.scheduler.state.put_back(job)
-    assert job.leader.tables is None
-    check_all(engine, asked, list(job.leader.tokens))
+    job = engine.scheduler.state.groups[asked]
+    engine.scheduler.state.requeue(job)
+    assert job.first.tables is None
+    check_all(engine, asked, list(job.first.tokens))
     engine.cancel(other)
     check_all(engine, other, engine.past[other].lines[0])
 

@@ -13,11 +13,11 @@ from tests.engine import test_engine
 from tests.engine.test_engine import MODELS, SMALL
 from weft.core.errors import DataError, UsageError
 from weft.engine.beam import BeamConfig, Hypothesis
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
-from weft.engine.schedule.audit import audit
-from weft.engine.schedule.plan import Plan
-from weft.engine.settings import EngineConfig
+from weft.engine.scheduling.audit import audit
+from weft.engine.scheduling.plan import Plan
 from weft.engine.writing import Writing
 from weft.models.encoder_decoder import EncoderDecoder
 
@@ -34,7 +34,7 @@ def searches(engine: Engine, number: int = 20, width: int = 1, **rules: Any) -> 
         source = tuple(rng.choices(range(5, vocab), k=rng.randrange(1, 12)))
         beam, limit = BeamConfig(width, **rules), rng.randrange(1, 24)
         made.append(Writing(prompt, limit, source if has_source else None, beam=beam))
-    endless = search(make(engine, passes=1), made)
+    endless = search(make(engine, num_steps=1), made)
     written = [one[0].ids for one in endless]
     return [
         replace(writing, ends=frozenset([ids[len(ids) // 2]])) if place % 4 else writing
@@ -59,7 +59,7 @@ def search(engine: Engine, writings: list[Writing]) -> list[list[Hypothesis]]:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("width", [1, 4])
 def test_found_are_the_same_bits(width, name, rules):
-    one, many = make(name, passes=1), make(name, passes=8)
+    one, many = make(name, num_steps=1), make(name, num_steps=8)
     writings = searches(one, width=width, **rules)
     found = search(many, writings)
     assert found == search(one, writings)
@@ -74,23 +74,23 @@ def test_found_are_the_same_bits(width, name, rules):
 @pytest.mark.parametrize("name", ["bias", "window"])
 @pytest.mark.parametrize("width", [1, 3])
 def test_they_are_when_some_are_preempted_or_wait(width, name, config, monkeypatch):
-    one, many = make(name, passes=1), make(name, passes=8, **config)
-    writings, passes, plan = searches(one, width=width), [], many.scheduler.plan
+    one, many = make(name, num_steps=1), make(name, num_steps=8, **config)
+    writings, plans, plan = searches(one, width=width), [], many.scheduler.schedule
 
     def watched(drafts: Any) -> Plan:
-        passes.append(plan(drafts))
-        return passes[-1]
+        plans.append(plan(drafts))
+        return plans[-1]
 
-    monkeypatch.setattr(many.scheduler, "plan", watched)
+    monkeypatch.setattr(many.scheduler, "schedule", watched)
     assert search(many, writings) == search(one, writings)
     # where pages are scarce most plans have one pass
-    assert any(plan.num_passes > 1 for plan in passes)
+    assert any(plan.num_steps > 1 for plan in plans)
     assert "preempt_every" not in config or many.statistics().preemptions > 0
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_who_has_other_rules_keeps_them_in_company(width):
-    one, many = make("bias", passes=1), make("bias", passes=8)
+    one, many = make("bias", num_steps=1), make("bias", num_steps=8)
     writings = searches(one, width=width)
     rules = [BeamConfig(width, num_best=width), BeamConfig(width, 0.3, banned=(5, 6))]
     rules.append(BeamConfig(width, 0.0, first=9))
@@ -105,8 +105,8 @@ def test_who_has_other_rules_keeps_them_in_company(width):
 @pytest.mark.parametrize("prefix", ["none", "hash", "radix"])
 def test_beams_fork_across_borders_of_pages(page_size, prefix):
     """A lane that is taken over in the middle of a burst may have filled pages in it."""
-    one = make("bias", passes=1)
-    many = make("bias", passes=16, page_size=page_size, prefix_cache=prefix)
+    one = make("bias", num_steps=1)
+    many = make("bias", num_steps=16, page_size=page_size, prefix_cache=prefix)
     writings = searches(one, width=5)
     assert search(many, writings) == search(one, writings)
 
@@ -115,7 +115,7 @@ def test_beams_fork_across_borders_of_pages(page_size, prefix):
 @pytest.mark.parametrize(("vocab", "width"), [(4, 8), (6, 6), (6, 5)])
 def test_searches_wider_than_the_vocabulary_have_fewer_beams_at_first(vocab, width, end):
     model = tiny(**{**MODELS["grouped"], "vocab_size": vocab}).model
-    one, many = (Engine(model, config=EngineConfig(**SMALL, passes=passes)) for passes in (1, 8))
+    one, many = (Engine(model, config=EngineConfig(**SMALL, num_steps=n)) for n in (1, 8))
     beam, ends = BeamConfig(width, num_best=width), frozenset(end)
     writings = [Writing((first,), 9, beam=beam, ends=ends) for first in range(vocab)]
     assert search(many, writings) == search(one, writings)
@@ -124,7 +124,7 @@ def test_searches_wider_than_the_vocabulary_have_fewer_beams_at_first(vocab, wid
 
 def test_nobody_who_is_followed_waits_for_a_burst():
     """A text that is written beside searches comes token by token."""
-    engine = make("grouped", passes=8)
+    engine = make("grouped", num_steps=8)
     for writing in searches(engine, 3):
         engine.submit(replace(writing, max_tokens=20, ends=frozenset()))
     name = engine.submit(Writing((5, 6, 7), 12))
@@ -145,11 +145,11 @@ def test_a_model_without_finite_weights_says_so_and_keeps_no_page():
     audit(engine.scheduler.state)
 
 
-@pytest.mark.parametrize("passes", [1, 8])
+@pytest.mark.parametrize("num_steps", [1, 8])
 @pytest.mark.parametrize("method", ["run_lanes", "chances"])
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_pass_that_fails_in_the_middle_costs_nobody_a_token(width, method, passes, monkeypatch):
-    one, many = make("bias", passes=1), make("bias", passes=passes)
+def test_a_pass_that_fails_in_the_middle_loses_no_token(width, method, num_steps, monkeypatch):
+    one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
     writings = searches(one, width=width)
     names, real, calls = [many.submit(one) for one in writings], getattr(many.runner, method), []
 
@@ -163,10 +163,10 @@ def test_a_pass_that_fails_in_the_middle_costs_nobody_a_token(width, method, pas
     assert run(many, names) == search(one, writings)
 
 
-@pytest.mark.parametrize("passes", [1, 8])
-def test_a_head_that_fails_costs_nobody_a_token(passes, monkeypatch):
+@pytest.mark.parametrize("num_steps", [1, 8])
+def test_a_head_that_fails_costs_nobody_a_token(num_steps, monkeypatch):
     """Logits are made when they are asked for, but before anybody takes a token."""
-    one, many = make("bias", passes=1), make("bias", passes=passes)
+    one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
     writings, calls = searches(one), []
     names = [many.submit(writing) for writing in writings]
     entered = many.model.head.entered
@@ -178,7 +178,7 @@ def test_a_head_that_fails_costs_nobody_a_token(passes, monkeypatch):
         return entered(x)
 
     monkeypatch.setattr(many.model.head, "entered", failing)
-    assert run(many, names) == search(make("bias", passes=1), writings)
+    assert run(many, names) == search(make("bias", num_steps=1), writings)
 
 
 def run(engine: Engine, names: list[str]) -> list[list[Hypothesis]]:
@@ -191,10 +191,10 @@ def run(engine: Engine, names: list[str]) -> list[list[Hypothesis]]:
     return [found[name] for name in names]
 
 
-@pytest.mark.parametrize("passes", [1, 8])
+@pytest.mark.parametrize("num_steps", [1, 8])
 @pytest.mark.parametrize("width", [1, 3])
-def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, passes, monkeypatch):
-    one, many = make("bias", passes=1), make("bias", passes=passes)
+def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, num_steps, monkeypatch):
+    one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
     writings, calls = searches(one, width=width), []
     names, lanes = [many.submit(writing) for writing in writings], many.runner.run_lanes
 
@@ -218,7 +218,7 @@ def test_a_search_with_ids_that_are_not_there_is_refused(rules):
 
 
 def test_somebody_who_looks_at_the_head_sees_every_pass():
-    engine, seen = make("bias", passes=8), []
+    engine, seen = make("bias", num_steps=8), []
     writings = searches(engine)
     engine.model.head.register_forward_hook(lambda _, given, logits: seen.append(len(logits[0])))
     search(engine, writings)

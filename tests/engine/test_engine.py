@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
-from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.nn.packed_modules import pack_model

@@ -11,9 +11,9 @@ import torch
 import weft.models.next_ids
 from tests.engine.test_burst import search, searches
 from tests.engine.test_engine import MODELS, SMALL
+from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.further import Further
-from weft.engine.settings import EngineConfig
 from weft.models.next_ids import NextIds
 from weft.native.library import native
 
@@ -73,7 +73,7 @@ def test_bits_are_those_of_single_passes(width, name, kind, threads, calls, monk
     monkeypatch.setattr(weft.models.next_ids, "CLOSE", 5000)  # some lanes a group
     torch.set_num_threads(threads)
     try:
-        one, many = engine(KINDS[kind], passes=1), engine(KINDS[kind], passes=8)
+        one, many = engine(KINDS[kind], num_steps=1), engine(KINDS[kind], num_steps=8)
         writings = searches(one, width=width, banned=(7, 8))
         wanted = search(one, writings)
         assert not calls
@@ -85,7 +85,7 @@ def test_bits_are_those_of_single_passes(width, name, kind, threads, calls, monk
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_models_that_it_does_not_know_go_through_their_modules(kind, calls):
-    one, many = engine(OTHERS[kind], passes=1), engine(OTHERS[kind], passes=8)
+    one, many = engine(OTHERS[kind], num_steps=1), engine(OTHERS[kind], num_steps=8)
     writings = searches(one)
     assert search(many, writings) == search(one, writings)
     assert not calls
@@ -93,7 +93,7 @@ def test_models_that_it_does_not_know_go_through_their_modules(kind, calls):
 
 def test_an_end_that_is_forced_takes_one_pass_and_the_others_go_on(calls):
     """Behind its last token a search must end; the searches beside it are in the middle."""
-    one, many = engine(KINDS["marian"], passes=1), engine(KINDS["marian"], passes=8)
+    one, many = engine(KINDS["marian"], num_steps=1), engine(KINDS["marian"], num_steps=8)
     writings = [replace(writing, ends=frozenset([3])) for writing in searches(one)]
     assert search(many, writings) == search(one, writings)
     assert set(calls) == {"best", "write"}
@@ -101,12 +101,12 @@ def test_an_end_that_is_forced_takes_one_pass_and_the_others_go_on(calls):
 
 @pytest.mark.parametrize("part", ["decoder", "decoder.embedding", "decoder.norm", "head"])
 def test_who_looks_inside_sees_every_pass(part, calls):
-    many = engine(KINDS["grouped"], passes=8)
+    many = engine(KINDS["grouped"], num_steps=8)
     writings, seen = searches(many), []
     wanted = search(many, writings)
     assert calls
     calls.clear()
-    again = engine(KINDS["grouped"], passes=8)
+    again = engine(KINDS["grouped"], num_steps=8)
     again.model.get_submodule(part).register_forward_hook(lambda *_: seen.append(1))
     assert search(again, writings) == wanted
     assert seen and not calls
@@ -122,19 +122,19 @@ def test_some_lanes_go_at_a_time(monkeypatch):
 
     monkeypatch.setattr(NextIds, "group", group)
     monkeypatch.setattr(weft.models.next_ids, "CLOSE", 20_000)
-    many = engine(KINDS["marian"], passes=8)
+    many = engine(KINDS["marian"], num_steps=8)
     search(many, searches(many))
     assert any(1 < each < lanes for lanes, each in made)
 
 
 def test_passes_of_a_heavy_model_are_a_call_each(calls, monkeypatch):
-    many = engine(KINDS["marian"], passes=8)
+    many = engine(KINDS["marian"], num_steps=8)
     writings = searches(many)
     wanted = search(many, writings)
     assert set(calls) == {"write"}
     calls.clear()
     monkeypatch.setattr(weft.models.next_ids, "LIGHT", 0)
-    assert search(engine(KINDS["marian"], passes=8), writings) == wanted
+    assert search(engine(KINDS["marian"], num_steps=8), writings) == wanted
     assert set(calls) == {"best"}
 
 

@@ -15,11 +15,11 @@ from weft.cache.events import EventLog, ReplayedState, replay
 from weft.core.errors import DataError
 from weft.engine import engine as engine_module
 from weft.engine.beam import BeamConfig
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
-from weft.engine.schedule.audit import audit, filled_rows, holders
-from weft.engine.settings import EngineConfig
+from weft.engine.scheduling.audit import audit, holders
 from weft.engine.step import choose_tokens
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
@@ -87,12 +87,12 @@ class Fire:
         return Writing(tuple(prompt), rng.randrange(1, 24), given, sampling, **more)
 
     def arrive(self) -> None:
-        if len(self.engine.scheduler.state.jobs) < 14 and self.rng.random() < 0.7:
+        if len(self.engine.scheduler.state.groups) < 14 and self.rng.random() < 0.7:
             writing = self.writing()
             self.asked[self.engine.submit(writing)] = writing
 
     def disturb(self) -> None:
-        jobs = list(self.engine.scheduler.state.jobs)
+        jobs = list(self.engine.scheduler.state.groups)
         if jobs and self.rng.random() < 0.1:
             name = self.rng.choice(jobs)
             self.engine.cancel(name)
@@ -106,12 +106,12 @@ class Fire:
                 patch.setattr(self.engine.runner, "run", self.failing(self.engine.runner.run))
             elif chance < 0.08:
                 patch.setattr(engine_module, "choose_tokens", self.failing(choose_tokens))
-            known = set(self.engine.scheduler.state.jobs)
+            known = set(self.engine.scheduler.state.groups)
             try:
                 for update in self.engine.step():
                     self.take(update)
             except BrokenError:
-                self.gone |= known - set(self.engine.scheduler.state.jobs)
+                self.gone |= known - set(self.engine.scheduler.state.groups)
         self.check()
 
     def failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,13 +142,15 @@ class Fire:
         self.log.events.clear()
         assert self.replayed.counts == pool.reference_counts()
         assert self.replayed.holders == holders(state)
-        assert self.replayed.rows == filled_rows(state)
+        assert self.replayed.rows == state.filled_rows()
         owners = {owner for held in self.replayed.holders.values() for owner in held}
         names = {owner.split("/")[0] for owner in owners} - {"prefix", "sources"}
-        assert names <= set(state.jobs), f"{names - set(state.jobs)} have gone but hold pages"
-        assert not (self.gone | self.done) & set(state.jobs), "who has gone is gone within the step"
+        assert names <= set(state.groups), f"{names - set(state.groups)} have gone but hold pages"
+        assert not (self.gone | self.done) & set(state.groups), (
+            "who has gone is gone within the step"
+        )
         known = {*self.engine.lines, *self.engine.beams, *self.engine.requests}
-        assert known <= set(state.jobs), f"{known - set(state.jobs)} are remembered for ever"
+        assert known <= set(state.groups), f"{known - set(state.groups)} are remembered for ever"
 
     def check_results(self) -> None:
         """The same bits as alone, request by request."""

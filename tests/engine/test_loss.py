@@ -10,10 +10,10 @@ import torch
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine import runner
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.loss import batch_loss, rows_loss, text_loss
-from weft.engine.settings import EngineConfig
 from weft.engine.writing import Writing
 from weft.models.decoder import Decoder
 

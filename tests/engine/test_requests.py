@@ -11,10 +11,10 @@ import torch
 
 from weft.core.errors import UsageError
 from weft.engine.beam import BeamConfig
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
-from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
 from weft.models.decoder import Decoder
 from weft.sampling.params import SamplingParams

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from weft.core.errors import DataError, UsageError
+from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.saving import fingerprint
-from weft.engine.schedule.audit import audit
-from weft.engine.settings import EngineConfig
+from weft.engine.scheduling.audit import audit
 from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.sampling.params import SamplingParams

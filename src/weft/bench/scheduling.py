@@ -21,12 +21,11 @@ from weft.cache import PREFIX_CACHES
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
 from weft.cache.page_pool import PagePool
-from weft.engine.schedule.audit import row_share
-from weft.engine.schedule.plan import Grown
-from weft.engine.schedule.request import Request
-from weft.engine.schedule.scheduler import Scheduler
-from weft.engine.schedule.settings import SchedulerConfig
-from weft.engine.schedule.statistics import optimal_hits
+from weft.engine.config import SchedulerConfig
+from weft.engine.scheduling.plan import Appended
+from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduling.sequence import Request
+from weft.engine.stats import optimal_hits
 
 PAGE_SIZE, NUM_PAGES, VOCABULARY = 16, 1456, 49152
 NUM_WAITING = 1000
@@ -54,9 +53,9 @@ class DryRun:
 
     def step(self) -> None:
         begin = time.perf_counter()
-        plan = self.scheduler.plan()
+        plan = self.scheduler.schedule()
         self.plan_seconds += time.perf_counter() - begin
-        grown = {c.key: Grown(self.tokens(1)) for c in plan.chunks if c.num_samples}
+        grown = {c.sequence_id: Appended(self.tokens(1)) for c in plan.chunks if c.num_samples}
         begin = time.perf_counter()
         self.scheduler.commit(plan, grown)
         self.commit_seconds += time.perf_counter() - begin
@@ -99,7 +98,7 @@ def mixed_share(run: DryRun, conversations: int) -> float:
         lengths = [run.rng.lognormvariate(mean, 1.0) for mean in (4.58, 5.32)]
         told, new = (min(2048, max(4, round(length))) for length in lengths)
         run.add(run.tokens(told), new)
-    run.run(lambda: shares.append(row_share(run.scheduler.state)))
+    run.run(lambda: shares.append(run.scheduler.state.row_share()))
     return sum(shares) / len(shares)
 
 

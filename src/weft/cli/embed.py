@@ -25,10 +25,10 @@ def command(
       echo "A man rides a bicycle." | weft embed minilm
       weft embed minilm sentences.txt --json > vectors.jsonl
     """
-    from weft.engine.settings import EngineConfig
+    from weft.engine.config import EngineConfig
     from weft.text.corpus import read_lines
 
-    reader = ready_model(model, device, EngineConfig.of_batches(batch_tokens))
+    reader = ready_model(model, device, EngineConfig.for_batches(batch_tokens))
     reader.tokenizer.report.was_said = True  # below, with the counts of all lines
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
         with progress("embedding", len(lines)) as step:

@@ -33,8 +33,8 @@ from weft.cli.output import say
 from weft.sampling.params import SamplingKeywords, SamplingParams
 
 if TYPE_CHECKING:
+    from weft.engine.config import EngineConfig
     from weft.engine.options import Options
-    from weft.engine.settings import EngineConfig
 
 SCALARS = (bool, int, float, str, bool | None, int | None, float | None, str | None)
 

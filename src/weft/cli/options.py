@@ -15,8 +15,8 @@ import typer
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from weft.engine.config import EngineConfig
     from weft.engine.model import LoadedModel
-    from weft.engine.settings import EngineConfig
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file or a name.")]
 File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none or -: stdin.")]
@@ -60,11 +60,11 @@ def engine_settings(
     cache: float, prefix_cache: str, batch_tokens: int | None = None, **others: object
 ) -> EngineConfig:
     """The engine that a command asks for; without `batch_tokens`, its own steps."""
-    from weft.engine.settings import EngineConfig, in_batches
+    from weft.engine.config import EngineConfig, batch_settings
 
     values: dict[str, object] = {"cache_gib": cache, "prefix_cache": prefix_cache, **others}
     if batch_tokens is not None:
-        values |= in_batches(batch_tokens)
+        values |= batch_settings(batch_tokens)
     return EngineConfig.from_dict(values)
 
 

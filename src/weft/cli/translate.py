@@ -29,8 +29,8 @@ from weft.sampling.params import SamplingKeywords, SamplingParams
 
 if TYPE_CHECKING:
     from weft.engine.answers import Translation
+    from weft.engine.config import EngineConfig
     from weft.engine.model import LoadedModel
-    from weft.engine.settings import EngineConfig
     from weft.engine.team import Team
 
 CHUNK = 1000

@@ -10,7 +10,7 @@ The life of a request, and the file to read for each part:
     writing        what is asked (Writing), what comes back (Update), and the lines in between
     desk           callers of one process share an engine, each follows its own requests
     engine         one step: plan, run, choose, publish
-    schedule/      requests -> plans, integers only
+    scheduling/    requests -> plans, integers only
     lanes, pack    chunks of many sequences -> one packed row and its page tables
     runner         a plan -> one pass through the layers, or several -> chances
     chances        what may come next: logits, or only the best ids
@@ -21,6 +21,7 @@ The life of a request, and the file to read for each part:
     embed, loss    texts -> vectors; texts -> how well a decoder foresaw them
     attention      where a token of a request looked, from the keys in the pages (past: its tokens)
     saving         the caches across a restart
-    statistics     hits, the best possible hits, pages, preemptions, evictions
+    stats          counters, hit rates with the optimum, pages, preemptions, evictions
+    config         EngineConfig and SchedulerConfig
     lines, memory  what engine makes its lines and its pages with
 """

@@ -27,8 +27,8 @@ from weft.cache.prefix_cache import num_readable_blocks
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.past import Past
-from weft.engine.schedule.request import Request
-from weft.engine.schedule.state import State
+from weft.engine.scheduling.scheduler_state import SchedulerState
+from weft.engine.scheduling.sequence import Request
 from weft.models.stack import Stack
 
 
@@ -94,17 +94,17 @@ class Trail:
         return all(self.block_pages[block][group] != NULL_PAGE for block in blocks)
 
 
-def find_trail(state: State, past: Past, name: str, sample: int) -> Trail:
+def find_trail(state: SchedulerState, past: Past, name: str, sample: int) -> Trail:
     """One sequence of a request that waits, runs, or has ended not long ago."""
-    job, ended = state.jobs.get(name), past.lines(name)
-    running = {} if job is None or job.request.is_embedding else {s.index: s for s in job.sequences}
+    job, ended = state.groups.get(name), past.lines(name)
+    running = {} if job is None or job.request.is_pooling else {s.index: s for s in job.sequences}
     if job is not None and sample in running:
         one = running[sample]
         return make_trail(state.kv_cache, job.request, one.tokens, one.tables, one.num_computed)
     if sample in ended:
         request = past[name].request
         # of several beams, what was written by the last plan is not kept
-        again = state.config.passes if request.beam > 1 else 0
+        again = state.config.num_steps if request.beam > 1 else 0
         return replace(make_trail(state.kv_cache, request, ended[sample]), num_again=again)
     if running or ended:
         known = sorted({*running, *ended})

@@ -22,7 +22,7 @@ from weft.engine.chances import Chances
 from weft.engine.further import Further
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.ranking import NO_ID, banned_rows, best_of_all, rank
-from weft.engine.schedule.plan import BranchedFar, Chunk, FarChild
+from weft.engine.scheduling.plan import Child, Chunk, Forked
 
 
 class BeamBurst:
@@ -35,7 +35,7 @@ class BeamBurst:
         self.chunks, self.searches, self.width = chunks, searches, width
         self.going = np.arange(number)
         """Places of the searches that still go on."""
-        self.limits = np.array([chunk.num_passes for chunk in chunks])
+        self.limits = np.array([chunk.num_steps for chunk in chunks])
         self.counts = np.array([len(search.scores) for search in searches])
         """Beams that run in the first pass."""
         self.scores = np.array(
@@ -47,7 +47,7 @@ class BeamBurst:
         self.roots = self.lanes.copy()
         """The beam that each one comes from, as it was before the first pass."""
         self.tokens = np.full((number, width, self.limits.max()), NO_ID)
-        self.num_passes = np.zeros(number, dtype=int)
+        self.num_steps = np.zeros(number, dtype=int)
         self.found = [list(search.found) for search in searches]
         self.marks = np.array([search.mark(search.found) for search in searches])
         self.spans = np.array([search.span for search in searches])
@@ -73,7 +73,7 @@ class BeamBurst:
     def candidates(self, chances: Chances) -> tuple[Any, Any]:
         """Of each beam, in the order of beams."""
         going, W = self.going, self.width
-        if not self.num_passes.any():
+        if not self.num_steps.any():
             return self.first_candidates(chances)
         lanes_GW = np.arange(len(going) * W).reshape(-1, W)
         banned = {
@@ -103,7 +103,7 @@ class BeamBurst:
         self.marks[place] = search.mark(found)
 
     def history(self, place: int, beam: int) -> list[int]:
-        new: list[int] = self.tokens[place, beam, : self.num_passes[place]].tolist()
+        new: list[int] = self.tokens[place, beam, : self.num_steps[place]].tolist()
         old = self.searches[place].histories
         # what a search was filled up with are twins of its last beam
         return [*old[min(self.roots[place, beam], len(old) - 1)], *new]
@@ -114,13 +114,13 @@ class BeamBurst:
         going, row_G1 = self.going, np.arange(len(self.going))[:, None]
         lane_GW, forks_3N = take_over(self.lanes[going][row_G1, parent_GW])
         tokens_GWT = self.tokens[going][row_G1, parent_GW]
-        tokens_GWT[:, :, self.num_passes[going[0]]] = ids_GW
+        tokens_GWT[:, :, self.num_steps[going[0]]] = ids_GW
         self.tokens[going], self.scores[going], self.lanes[going] = tokens_GWT, scores_GW, lane_GW
         self.roots[going] = self.roots[going][row_G1, parent_GW]
-        self.num_passes[going] += 1
+        self.num_steps[going] += 1
         best_G = scores_GW[:, 0]
         is_done_G = ~(best_G > -inf) | (best_G / self.spans[going] <= self.marks[going])
-        goes_G = ~is_done_G & (self.num_passes[going] < self.limits[going])
+        goes_G = ~is_done_G & (self.num_steps[going] < self.limits[going])
         self.going = going[goes_G]
         placed_GW = np.empty_like(ids_GW)
         np.put_along_axis(placed_GW, lane_GW, ids_GW, 1)
@@ -130,19 +130,19 @@ class BeamBurst:
             placed_GW.ravel(), goes_G.repeat(self.width), forks_2N if len(search_N) else None
         )
 
-    def settle(self) -> list[BranchedFar]:
+    def settle(self) -> list[Forked]:
         """Tell the searches; what becomes of the beams of each."""
         results = []
         for place, search in enumerate(self.searches):
             histories = [self.history(place, beam) for beam in range(self.width)]
             search.stand(histories, self.scores[place].tolist(), self.found[place])
-            number = int(self.num_passes[place])
+            number = int(self.num_steps[place])
             rows = (part[place].tolist() for part in (self.roots, self.lanes, self.tokens))
             children = [
-                FarChild(root, lane, tokens[:number])
-                for root, lane, tokens in zip(*rows, strict=True)
+                Child(root, tokens[:number], lane) for root, lane, tokens in zip(*rows, strict=True)
             ]
-            results.append(BranchedFar(number, [] if search.is_done else children))
+            children = [] if search.is_done else children
+            results.append(Forked(children, number, is_preallocated=True))
         return results
 
 

@@ -17,7 +17,7 @@ from weft.engine.chances import Chances
 from weft.engine.further import Further
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.ranking import NO_ID, banned_rows, force
-from weft.engine.schedule.plan import Chunk, Grown
+from weft.engine.scheduling.plan import Appended, Chunk
 from weft.native.structs import GreedyStruct, NextCallStruct
 
 
@@ -31,17 +31,17 @@ class Burst:
         self.scores = np.array([search.scores[0] for search in searches])
         ends = [NO_ID if search.end_id is None else search.end_id for search in searches]
         self.ends = np.array(ends, dtype=np.int64)
-        self.limits = np.array([chunk.num_passes for chunk in chunks], dtype=np.int64)
+        self.limits = np.array([chunk.num_steps for chunk in chunks], dtype=np.int64)
         self.banned = banned_rows(searches, range(len(searches) + 1))
         self.tokens = np.full((len(searches), int(self.limits.max())), NO_ID)
         """What each pass has chosen for each search."""
-        self.num_passes = 0
+        self.num_steps = 0
 
     def write(self, lanes: Lanes, further: Further) -> bool:
         """All passes that are left, in one call. False, and nothing was done, where a token is
         forced, which only the first pass does, where not all searches ban the same, or where
         passes take long."""
-        going, done = self.going, self.num_passes
+        going, done = self.going, self.num_steps
         if not further.is_light or any(
             len(rows) < len(self.searches) for rows in self.banned.values()
         ):
@@ -64,23 +64,23 @@ class Burst:
             ids: np.flatnonzero(np.isin(going, rows)).tolist() for ids, rows in self.banned.items()
         }
         best = chances.best(1, banned)
-        if not self.num_passes:  # behind the first pass nothing is forced
+        if not self.num_steps:  # behind the first pass nothing is forced
             force(self.searches, range(len(going) + 1), chances, best)
         logp_N, ids_N = best[0][:, 0], best[1][:, 0]
         self.scores[going] += logp_N
-        self.tokens[going, self.num_passes] = ids_N
-        self.num_passes += 1
+        self.tokens[going, self.num_steps] = ids_N
+        self.num_steps += 1
         goes_N = (ids_N != self.ends[going]) & (self.scores[going] > -np.inf)
-        goes_N &= self.num_passes < self.limits[going]
+        goes_N &= self.num_steps < self.limits[going]
         self.going = going[goes_N]
         return Turn(ids_N, goes_N)
 
-    def settle(self) -> list[Grown]:
+    def settle(self) -> list[Appended]:
         """Tell the searches; what each has written."""
         found = []
         rows, scores = self.tokens.tolist(), self.scores.tolist()
         for search, row, score in zip(self.searches, rows, scores, strict=True):
             tokens = [token for token in row if token != NO_ID]
             search.go_far(tokens, score)
-            found.append(Grown(tokens, search.is_done))
+            found.append(Appended(tokens, search.is_done))
         return found

@@ -31,17 +31,17 @@ from weft.engine.attention import (
     find_trail,
 )
 from weft.engine.beam import Beams
+from weft.engine.config import EngineConfig
 from weft.engine.lines import LineMaker
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory import make_memory
 from weft.engine.past import Past
 from weft.engine.runner import Runner
 from weft.engine.saving import Carried, cache_key, load_cache, save_cache
-from weft.engine.schedule.plan import Plan
-from weft.engine.schedule.request import Request, Sequence
-from weft.engine.schedule.scheduler import Scheduler
-from weft.engine.settings import EngineConfig
-from weft.engine.statistics import EngineStatistics, engine_statistics
+from weft.engine.scheduling.plan import Plan
+from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduling.sequence import Request, Sequence
+from weft.engine.stats import EngineStats
 from weft.engine.step import (
     Ahead,
     Bursting,
@@ -107,7 +107,7 @@ class Engine:
     def submit_text(self, ids: Iterable[int]) -> str:
         """A text for the encoder: its vectors come in one update."""
         name = f"r{next(self.names)}"
-        self.scheduler.add(Request(name, tuple(ids), 0, is_embedding=True))
+        self.scheduler.add(Request(name, tuple(ids), 0, is_pooling=True))
         return name
 
     def submit_scored(self, ids: Iterable[int]) -> str:
@@ -120,13 +120,13 @@ class Engine:
                 f"a text of {len(text)} tokens is to be foreseen by a model of kind "
                 f"{self.model.config.kind}: it takes 2 tokens and a decoder. Give it more text."
             )
-        self.scheduler.add(Request(name, text[:-1], 0, is_embedding=True))
+        self.scheduler.add(Request(name, text[:-1], 0, is_pooling=True))
         self.scored[name] = text
         return name
 
     def has(self, name: str) -> bool:
         """Whether more may come of a request."""
-        return name in self.scheduler.state.jobs
+        return name in self.scheduler.state.groups
 
     def cancel(self, name: str) -> None:
         """Nobody waits for this request any more: its pages go back at once."""
@@ -135,13 +135,13 @@ class Engine:
 
     def step(self) -> list[Update]:
         """One plan for everybody whose turn it is: one pass, or several."""
-        plan = self.scheduler.plan(self.drafts_of if self.config.speculate else None)
+        plan = self.scheduler.schedule(self.drafts_of if self.config.speculate else None)
         try:
             burst = burst_of(plan, self.beams)
             results = self.runner.run(plan, burst)
             ahead = look_ahead(plan, results, self.lines, self.beams)
         except BaseException:
-            self.scheduler.abandon(plan)
+            self.scheduler.rollback(plan)
             raise
         try:
             return self.settle(plan, results.vectors, burst or ahead)
@@ -153,7 +153,7 @@ class Engine:
         """Choose tokens, tell the scheduler, and say what is new."""
         updates = [
             self.read(one.request.id, x_TD)
-            for one, x_TD in zip(plan.embeddings, vectors, strict=True)
+            for one, x_TD in zip(plan.poolings, vectors, strict=True)
         ]
         if isinstance(ahead, Bursting):
             outcome = publish_burst(ahead, self.beams, updates)
@@ -181,9 +181,9 @@ class Engine:
         """A step failed behind its pass. Its requests may have taken tokens that the scheduler does
         not know of, so that they cannot go on: they leave, and give everything back."""
         if self.scheduler.in_flight is plan:
-            self.scheduler.abandon(plan)
+            self.scheduler.rollback(plan)
         names = [chunk.request.id for chunk in plan.chunks]
-        for name in {*names, *(embedding.request.id for embedding in plan.embeddings)}:
+        for name in {*names, *(embedding.request.id for embedding in plan.poolings)}:
             self.cancel(name)
 
     def drafts_of(self, request: Request, sequence: Sequence) -> list[int]:
@@ -232,9 +232,9 @@ class Engine:
         store = self.runner.need_store()
         return attention_rows(self.runner.stack, store, self.kv_cache, trail, query, layers)
 
-    def statistics(self) -> EngineStatistics:
+    def statistics(self) -> EngineStats:
         """Hits, pages and counts so far, with the best possible hit rate beside the real one."""
-        return engine_statistics(self.scheduler.state)
+        return self.scheduler.state.engine_stats()
 
     def listen(self, listener: EventListener | None) -> None:
         """Hear of every change of the pages from now on (cache/events.py); None: no more."""

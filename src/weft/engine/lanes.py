@@ -18,7 +18,7 @@ from weft.cache.kv_groups import KVCacheLayout
 from weft.cache.kv_store import KVStore, PagedKVCache
 from weft.core.kv_spec import PageLayout
 from weft.engine.pack import Packed, written_out
-from weft.engine.schedule.plan import Chunk
+from weft.engine.scheduling.plan import Chunk
 
 
 class Turn(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Any
 from weft.checkpoint.formats import describe, load_checkpoint
 from weft.core.device import choose_device, choose_dtype
 from weft.core.errors import UsageError
+from weft.engine.config import EngineConfig
 from weft.engine.kinds import Task, refuse_kind
 from weft.engine.model import LoadedModel
-from weft.engine.settings import EngineConfig
 from weft.models.build import Model
 from weft.nn.packed_modules import use_int8_activations
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from math import exp
 
 from weft.core.errors import UsageError
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
-from weft.engine.settings import EngineConfig
 from weft.models.decoder import Decoder
 from weft.text.tokenizer import Tokenizer
 
@@ -88,4 +88,4 @@ def rows_loss(desk: Desk, rows: Sequence[Sequence[int]], progress: Callable[[int
 
 
 def desk_of(model: Decoder, batch_tokens: int) -> Desk:
-    return Desk(Engine(model, config=EngineConfig.of_batches(batch_tokens)))
+    return Desk(Engine(model, config=EngineConfig.for_batches(batch_tokens)))

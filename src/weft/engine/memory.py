@@ -11,7 +11,7 @@ from weft.cache.kv_store import KVStore
 from weft.cache.page_pool import PagePool
 from weft.core.choices import pick
 from weft.core.device import device_of, dtype_of
-from weft.engine.settings import EngineConfig
+from weft.engine.config import EngineConfig
 from weft.models.build import Model
 
 

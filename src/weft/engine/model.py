@@ -35,6 +35,7 @@ from weft.engine.answers import (
     searched,
 )
 from weft.engine.beam import BeamConfig
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.embed import embed_texts
 from weft.engine.engine import Engine
@@ -42,7 +43,6 @@ from weft.engine.kinds import Task, refuse_kind, refuse_one_text, refuse_team
 from weft.engine.loss import TextLoss, text_loss
 from weft.engine.options import Options, WritingKeywords, drawing
 from weft.engine.requests import Requests
-from weft.engine.settings import EngineConfig
 from weft.engine.writing import Update, Writing
 from weft.sampling.params import SamplingKeywords
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from weft.engine.schedule.request import Request
+from weft.engine.scheduling.sequence import Request
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.errors import UsageError
 from weft.engine.beam import BeamConfig
+from weft.engine.config import EngineConfig
 from weft.engine.options import Options
-from weft.engine.schedule.limits import check_counts, check_lengths
-from weft.engine.schedule.request import Request
-from weft.engine.settings import EngineConfig
+from weft.engine.scheduling.admission import check_counts, check_lengths
+from weft.engine.scheduling.sequence import Request
 from weft.engine.writing import Writing
 
 if TYPE_CHECKING:

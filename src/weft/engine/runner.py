@@ -29,7 +29,7 @@ from weft.engine.copying import copy_pages
 from weft.engine.further import Further
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.pack import Packed, consecutive, written_out
-from weft.engine.schedule.plan import Chunk, Encoding, Plan
+from weft.engine.scheduling.plan import Chunk, Plan, ScheduledSource
 from weft.models.build import Model
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
@@ -83,8 +83,8 @@ class Runner:
             copy_pages(self.store, plan.copies)
         if plan.sources:
             self.write_sources(plan.sources)
-        if plan.embeddings:
-            results.vectors = self.encode([embedding.ids for embedding in plan.embeddings])
+        if plan.poolings:
+            results.vectors = self.encode([embedding.ids for embedding in plan.poolings])
         if burst is not None:
             self.decode_far(plan, burst)
         elif plan.chunks:
@@ -108,7 +108,7 @@ class Runner:
         scratch = ScratchKVCache(layout, slots_N, SCRATCH_ROWS)
         return self.reader(self.batch(packed, scratch)), packed
 
-    def write_sources(self, sources: Sequence[Encoding]) -> None:
+    def write_sources(self, sources: Sequence[ScheduledSource]) -> None:
         """Encode sources and put what cross-attention reads of them into their pages."""
         assert self.store is not None, "an encoder-decoder without pages"
         memory_1ND, packed = self.packed_encode([encoding.ids for encoding in sources])
@@ -141,12 +141,12 @@ class Runner:
     def decode_far(self, plan: Plan, burst: Bursting) -> None:
         """Pass after pass, until a plan's last one or until no lane goes on."""
         assert self.store is not None, "a decoder without pages"
-        twins = [chunk.lanes() for chunk in plan.chunks]
+        twins = [chunk.with_spares() for chunk in plan.chunks]
         lanes = Lanes.of([one for some in twins for one in some], self.page_layout)
         # spare lanes have nothing to run in the first pass
         running = lanes.some(np.array([one is some[0] for some in twins for one in some]))
-        further = Further.of(self.writer, lanes, self.store, plan.num_passes)
-        for left in reversed(range(plan.num_passes)):
+        further = Further.of(self.writer, lanes, self.store, plan.num_steps)
+        for left in reversed(range(plan.num_steps)):
             if further is not None and burst.write(running, further):
                 return
             turn = burst.choose(self.coming(running, further))

@@ -20,7 +20,7 @@ from weft.engine.drafts import accept
 from weft.engine.logprobs import TokenLogprob, token_logprob
 from weft.engine.ranking import Best, advance_all, best_of_all
 from weft.engine.runner import Results
-from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, Grown, Key, Plan
+from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId
 from weft.engine.stops import Finish
 from weft.engine.writing import Line, Update
 from weft.sampling.logits_processors import SamplingRow
@@ -39,17 +39,17 @@ Bursting = Burst | BeamBurst
 class Outcome:
     """What the scheduler is told."""
 
-    grown: dict[Key, Grown] = field(default_factory=dict)
-    branched: dict[str, Branched | BranchedFar] = field(default_factory=dict)
-    ended: list[Key] = field(default_factory=list)
+    grown: dict[SequenceId, Appended] = field(default_factory=dict)
+    branched: dict[str, Forked] = field(default_factory=dict)
+    ended: list[SequenceId] = field(default_factory=list)
     """Samples that ended with the first token behind their prompt."""
 
     def refuse(self, chunk: Chunk) -> None:
         """No token could be chosen behind a chunk: its request is about to leave."""
         if chunk.num_samples == 1:
-            self.grown[chunk.key] = Grown([0], is_finished=True)
+            self.grown[chunk.sequence_id] = Appended([0], is_finished=True)
         else:
-            self.branched[chunk.request.id] = Branched([])
+            self.branched[chunk.request.id] = Forked([])
 
 
 @dataclass(frozen=True)
@@ -185,12 +185,12 @@ def tell(outcome: Outcome, place: Place, tokens: list[int], is_finished: bool) -
     """What the scheduler must know: growth of one sequence, or the branches of a prompt."""
     name = place.chunk.request.id
     if place.chunk.num_samples == 1:
-        outcome.grown[place.chunk.key] = Grown(tokens or [0], is_finished)
+        outcome.grown[place.chunk.sequence_id] = Appended(tokens or [0], is_finished)
         return
-    children = [*outcome.branched.get(name, Branched([])).children, (0, tokens[0] if tokens else 0)]
-    outcome.branched[name] = Branched(children)
+    children = [*outcome.branched.get(name, Forked([])).children, Child(0, tokens[:1] or [0])]
+    outcome.branched[name] = Forked(children)
     if is_finished:
-        outcome.ended.append(Key(name, place.line.index))
+        outcome.ended.append(SequenceId(name, place.line.index))
 
 
 def publish_beams(
@@ -198,22 +198,24 @@ def publish_beams(
     beams: Sequence[Beams],
     parents: Sequence[list[int]],
     updates: list[Update],
-) -> dict[str, Branched]:
+) -> dict[str, Forked]:
     """What becomes of the beams of each request; a search that is done is published."""
-    branched: dict[str, Branched] = {}
+    branched: dict[str, Forked] = {}
     for name, search, places in zip(names, beams, parents, strict=True):
         if search.is_done:
-            branched[name] = Branched([])
+            branched[name] = Forked([])
             updates.append(result_of(name, search))
         else:
             last = (history[-1] for history in search.histories)
-            branched[name] = Branched(list(zip(places, last, strict=True)))
+            branched[name] = Forked(
+                [Child(parent, [token]) for parent, token in zip(places, last, strict=True)]
+            )
     return branched
 
 
 def burst_of(plan: Plan, beams: Mapping[str, Beams]) -> Bursting | None:
     """Who chooses between the passes of a plan; nobody where it has only one."""
-    if plan.num_passes == 1:
+    if plan.num_steps == 1:
         return None
     chunks = [chunk for chunk in plan.chunks if chunk.index == 0]
     kind = BeamBurst if chunks[0].request.beam > 1 else Burst
@@ -224,10 +226,10 @@ def publish_burst(burst: Bursting, beams: Mapping[str, Beams], updates: list[Upd
     """What becomes of searches that went through several passes; of who has been cancelled nothing
     is said."""
     outcome = Outcome()
-    results: Sequence[Grown | BranchedFar] = burst.settle()
+    results: Sequence[Appended | Forked] = burst.settle()
     for chunk, search, result in zip(burst.chunks, burst.searches, results, strict=True):
-        if isinstance(result, Grown):
-            outcome.grown[chunk.key] = result
+        if isinstance(result, Appended):
+            outcome.grown[chunk.sequence_id] = result
         else:
             outcome.branched[chunk.request.id] = result
         if search.is_done and chunk.request.id in beams:

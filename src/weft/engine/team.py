@@ -29,9 +29,9 @@ import torch
 from weft.core.errors import DataError, UsageError, WeftError
 from weft.core.garbage import keep_what_is_loaded
 from weft.engine.beam import Hypothesis
+from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.load import load
-from weft.engine.settings import EngineConfig
 from weft.engine.writing import Writing
 
 PATIENCE = 5.0

@@ -18,10 +18,10 @@ import torch
 from weft import __version__
 from weft.engine.answers import Searcher
 from weft.engine.beam import BeamConfig
+from weft.engine.config import EngineConfig, batch_settings
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.load import load
-from weft.engine.settings import EngineConfig, in_batches
 from weft.engine.team import Team
 from weft.engine.writing import Writing
 
@@ -40,7 +40,7 @@ class System:
     ) -> None:
         torch.set_num_threads(threads)
         self.loaded = load(model, "cpu", engine=engine)
-        budgets = in_batches(BATCH_TOKENS) if self.loaded.kind == "encoder-decoder" else {}
+        budgets = batch_settings(BATCH_TOKENS) if self.loaded.kind == "encoder-decoder" else {}
         config = EngineConfig(**{"reserve": True, **budgets, **(engine or {})})
         self.engine = Engine(self.loaded.model, None, config)
         self.num_calls, self.note = 0, ""

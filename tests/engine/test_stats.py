@@ -7,10 +7,10 @@ import json
 import random
 import time
 
+from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
-from weft.engine.schedule.request import Request
-from weft.engine.schedule.statistics import Prompt, PromptLog, best_hits, optimal_hits
-from weft.engine.settings import EngineConfig
+from weft.engine.scheduling.sequence import Request
+from weft.engine.stats import Prompt, PromptLog, best_hits, optimal_hits
 from weft.engine.writing import Writing
 
 from .tiny import tiny
@@ -90,7 +90,7 @@ def test_no_order_finds_more_than_the_best_one() -> None:
 
 
 def test_the_log_of_prompts_stays_small_and_the_optimum_cheap() -> None:
-    rng, log = random.Random(1), PromptLog(most_prompts=1000, most_tokens=100_000)
+    rng, log = random.Random(1), PromptLog(max_prompts=1000, max_tokens=100_000)
     heads = [rng.choices(range(50_000), k=400) for _ in range(20)]
     for i in range(3000):
         prompt = (*rng.choice(heads)[: rng.choice([0, 200, 400])], *rng.choices(range(9), k=50))

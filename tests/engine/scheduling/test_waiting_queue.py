@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from tests.engine.world import FULL, World
-from weft.engine.schedule.audit import row_share
-from weft.engine.schedule.plan import Grown, Plan
-from weft.engine.schedule.request import Request
-from weft.engine.schedule.statistics import optimal_hits
+from tests.engine.scheduling.world import FULL, World
+from weft.engine.scheduling.plan import Appended, Plan
+from weft.engine.scheduling.sequence import Request
+from weft.engine.stats import optimal_hits
 
 KINDS = ["hash", "radix"]
 
@@ -25,7 +24,7 @@ def tokens_of(rng: random.Random, length: int) -> list[int]:
 
 
 def commit_random(world: World, plan: Plan, rng: random.Random) -> None:
-    grown = {c.key: Grown(tokens_of(rng, 1)) for c in plan.chunks if c.num_samples}
+    grown = {c.sequence_id: Appended(tokens_of(rng, 1)) for c in plan.chunks if c.num_samples}
     world.scheduler.commit(plan, grown)
 
 
@@ -147,9 +146,9 @@ def test_hits_come_close_to_the_optimal_order_and_pages_are_full(prefix):
         world.scheduler.add(request)
     shares = []
     while not world.scheduler.is_idle:
-        plan = world.scheduler.plan()
+        plan = world.scheduler.schedule()
         commit_random(world, plan, rng)
-        shares.append(row_share(world.state))
+        shares.append(world.state.row_share())
     statistics = world.scheduler.statistics
     ratio = statistics.cached_tokens / optimal_hits(requests, 16)
     share = sum(shares) / len(shares)
@@ -174,7 +173,7 @@ def test_a_thousand_waiting_requests_cost_little(prefix):
     seconds, steps = 0.0, 150
     for _ in range(steps):
         started = time.process_time()
-        plan = world.scheduler.plan()
+        plan = world.scheduler.schedule()
         seconds += time.process_time() - started
         commit_random(world, plan, rng)
         while world.scheduler.num_waiting < 1000:

@@ -17,11 +17,11 @@ from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
 from weft.cache.page_pool import PagePool
 from weft.cache.page_tables import first_readable_block
 from weft.core.choices import pick
-from weft.engine.schedule.audit import audit, filled_rows, holders
-from weft.engine.schedule.plan import Branched, BranchedFar, Chunk, FarChild, Grown, Key, Plan
-from weft.engine.schedule.request import Request, Sequence
-from weft.engine.schedule.scheduler import Scheduler
-from weft.engine.schedule.settings import SchedulerConfig
+from weft.engine.config import SchedulerConfig
+from weft.engine.scheduling.audit import audit, holders
+from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId
+from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduling.sequence import Request, Sequence
 
 END = 99
 FULL = KVCacheLayout((KVCacheGroup((0, 1)),))
@@ -116,9 +116,9 @@ class World:
         self.state = self.scheduler.state
         self.rows: dict[int, list[object]] = {}
         self.replayed = ReplayedState()
-        self.chains: dict[Key, tuple[list[int], list[int]]] = {}
+        self.chains: dict[SequenceId, tuple[list[int], list[int]]] = {}
         self.requests: dict[str, Request] = {}
-        self.outputs: dict[Key, list[int]] = {}
+        self.outputs: dict[SequenceId, list[int]] = {}
         self.results: dict[str, list[list[int]]] = {}
         """Outputs of requests that are done."""
         self.embedded: list[str] = []
@@ -133,7 +133,7 @@ class World:
         self.requests[request.id] = request
 
     def step(self, drafts: Callable[[Request, Sequence], list[int]] | None = None) -> Plan:
-        plan = self.scheduler.plan(drafts)
+        plan = self.scheduler.schedule(drafts)
         self.run_and_commit(plan)
         return plan
 
@@ -146,7 +146,7 @@ class World:
                 self.finished(key)
         for key in ended:
             self.finished(key)
-        self.embedded += [embedding.request.id for embedding in plan.embeddings]
+        self.embedded += [embedding.request.id for embedding in plan.poolings]
 
     def run_all(self, limit: int = 2000) -> int:
         """Steps until nothing is left to do."""
@@ -155,7 +155,7 @@ class World:
                 return number
             self.step()
             self.check()
-        raise AssertionError(f"{len(self.state.jobs)} requests are not done after {limit} steps")
+        raise AssertionError(f"{len(self.state.groups)} requests are not done after {limit} steps")
 
     # -- what a runner would do --
 
@@ -184,17 +184,17 @@ class World:
     def chain(self, chunk: Chunk) -> list[int]:
         """Hashes of all tokens up to each one of a sequence and of its chunk."""
         (sequence,) = [
-            s for s in self.state.jobs[chunk.request.id].sequences if s.index == chunk.index
+            s for s in self.state.groups[chunk.request.id].sequences if s.index == chunk.index
         ]
         tokens = sequence.tokens[: chunk.start] + chunk.tokens
-        known, chain = self.chains.get(chunk.key, ([], []))
+        known, chain = self.chains.get(chunk.sequence_id, ([], []))
         if tokens[: len(known)] != known:
             known, chain = [], []
         value = chain[-1] if chain else base(chunk.request)
         for token in tokens[len(known) :]:
             value = hash((value, token))
             chain.append(value)
-        self.chains[chunk.key] = (tokens, chain)
+        self.chains[chunk.sequence_id] = (tokens, chain)
         return chain
 
     def write(self, chunk: Chunk, only_last: bool = False) -> None:
@@ -213,24 +213,24 @@ class World:
                 low, high = max(lowest, block * R), min(chunk.end, (block + 1) * R)
                 expected = [hash((value, group)) for value in chain[low:high]]
                 found = self.rows[table[block]][low - block * R : high - block * R]
-                assert found == expected, f"{chunk.key} reads foreign rows in block {block}"
+                assert found == expected, f"{chunk.sequence_id} reads foreign rows in block {block}"
         if chunk.source is not None:
             for group, table in enumerate(chunk.source.page_tables):
                 for block, page in enumerate(table):
                     assert self.rows[page] == [(chunk.request.source, group, block)]
 
-    def sample(self, plan: Plan) -> tuple[dict[Key, Grown], dict[str, Branched | BranchedFar]]:
-        grown: dict[Key, Grown] = {}
-        branched: dict[str, Branched | BranchedFar] = {}
+    def sample(self, plan: Plan) -> tuple[dict[SequenceId, Appended], dict[str, Forked]]:
+        grown: dict[SequenceId, Appended] = {}
+        branched: dict[str, Forked] = {}
         beams: dict[str, list[Beam]] = {}
         for chunk in plan.chunks:
             chain = self.chain(chunk)
-            job = self.state.jobs[chunk.request.id]
+            job = self.state.groups[chunk.request.id]
             if not chunk.num_samples:
                 continue
-            if plan.num_passes > 1 and chunk.request.beam == 1:
-                grown[chunk.key] = self.searched_far(chunk)
-            elif plan.num_passes > 1:
+            if plan.num_steps > 1 and chunk.request.beam == 1:
+                grown[chunk.sequence_id] = self.searched_far(chunk)
+            elif plan.num_steps > 1:
                 parts = [one for one in plan.chunks if one.request is chunk.request]
                 if chunk is parts[0]:
                     branched[chunk.request.id] = Search(self, parts).run()
@@ -242,15 +242,15 @@ class World:
                 beams.setdefault(chunk.request.id, []).append((score, chain[-1], generated))
             elif chunk.num_samples > 1:
                 tokens = [next_token(chain[-1], sample) for sample in range(chunk.num_samples)]
-                branched[chunk.request.id] = Branched([(0, token) for token in tokens])
+                branched[chunk.request.id] = Forked([Child(0, [token]) for token in tokens])
             else:
-                grown[chunk.key] = self.accepted(chunk, chain)
+                grown[chunk.sequence_id] = self.accepted(chunk, chain)
         for name, found in beams.items():
             branched[name] = self.searched(self.requests[name], found)
         self.note(grown, branched)
         return grown, branched
 
-    def accepted(self, chunk: Chunk, chain: list[int]) -> Grown:
+    def accepted(self, chunk: Chunk, chain: list[int]) -> Appended:
         """Drafts as long as they are what would have been sampled, and the token behind them."""
         first = len(chunk.tokens) - chunk.num_drafts
         tokens = [next_token(chain[chunk.start + first - 1], chunk.index)]
@@ -258,47 +258,47 @@ class World:
             if chunk.tokens[place] != tokens[-1] or tokens[-1] == END:
                 break
             tokens.append(next_token(chain[chunk.start + place], chunk.index))
-        return Grown(tokens, is_finished=tokens[-1] == END)
+        return Appended(tokens, is_finished=tokens[-1] == END)
 
-    def searched(self, request: Request, beams: list[Beam]) -> Branched:
-        assert len(beams) == len(self.state.jobs[request.id].sequences), "beams run together"
+    def searched(self, request: Request, beams: list[Beam]) -> Forked:
+        assert len(beams) == len(self.state.groups[request.id].sequences), "beams run together"
         if is_search_over(beams, request):
             self.results[request.id] = [tokens for _, _, tokens in beams]
-            return Branched([])
-        return Branched([(p, token) for _, p, token in next_beams(beams, request.beam)])
+            return Forked([])
+        return Forked([Child(p, [token]) for _, p, token in next_beams(beams, request.beam)])
 
-    def searched_far(self, chunk: Chunk) -> Grown:
+    def searched_far(self, chunk: Chunk) -> Appended:
         """A token a pass of a search of one beam, and the rows of all of them but the last."""
         request, tokens = chunk.request, list[int]()
-        before = self.state.jobs[request.id].leader.tokens[len(request.prompt) :]
-        while len(tokens) < chunk.num_passes:
+        before = self.state.groups[request.id].first.tokens[len(request.prompt) :]
+        while len(tokens) < chunk.num_steps:
             longer = replace(chunk, tokens=[*chunk.tokens, *tokens])
             self.write(longer)
             self.check_reads(longer)
             beams = [(0, self.chain(longer)[-1], before + tokens)]
             if is_search_over(beams, request):
                 self.results[request.id] = [before + tokens]
-                return Grown([*tokens, END], is_finished=True)
+                return Appended([*tokens, END], is_finished=True)
             tokens.append(next_beams(beams, 1)[0][2])
-        return Grown(tokens)
+        return Appended(tokens)
 
-    def note(self, grown: dict[Key, Grown], branched: dict[str, Branched | BranchedFar]) -> None:
+    def note(self, grown: dict[SequenceId, Appended], branched: dict[str, Forked]) -> None:
         for key, result in grown.items():
             self.outputs.setdefault(key, []).extend(result.tokens)
         for name, result in branched.items():
             if self.requests[name].n > 1:
-                for index, (_, token) in enumerate(result.children):
-                    self.outputs[Key(name, index)] = [token]
+                for index, (_, (token,), _) in enumerate(result.children):
+                    self.outputs[SequenceId(name, index)] = [token]
                     if token == END:
                         self.scheduler.finish(name, index)
-                        self.finished(Key(name, index))
+                        self.finished(SequenceId(name, index))
 
-    def finished(self, key: Key) -> None:
+    def finished(self, key: SequenceId) -> None:
         request = self.requests[key.request_id]
         if request.beam:
             return
         done = self.results.setdefault(request.id, [[] for _ in range(request.n)])
-        done[key.sequence] = self.outputs[key]
+        done[key.sequence_index] = self.outputs[key]
 
     # -- what must hold --
 
@@ -308,15 +308,15 @@ class World:
         self.log.events.clear()
         assert self.replayed.counts == self.pool.reference_counts(), "replay differs from the pool"
         assert self.replayed.holders == holders(self.state), "replay differs from the holders"
-        assert self.replayed.rows == filled_rows(self.state), "replay differs from the rows"
-        for job in self.state.jobs.values():
-            assert job.num_passed <= self.config.patience, f"{job.request.id} is passed over"
+        assert self.replayed.rows == self.state.filled_rows(), "replay differs from the rows"
+        for job in self.state.groups.values():
+            assert job.times_overtaken <= self.config.patience, f"{job.request.id} is passed over"
             assert not job.spares, f"{job.request.id} keeps pages for nobody"
 
     def check_results(self, cancelled: set[str]) -> None:
         """Every request gave what it gives alone."""
         for name, request in self.requests.items():
-            if name in cancelled or request.is_embedding:
+            if name in cancelled or request.is_pooling:
                 continue
             alone = beams_alone(request) if request.beam else samples_alone(request)
             assert self.results[name] == alone, f"{name} differs from running alone"
@@ -334,8 +334,8 @@ class Search:
 
     def __init__(self, world: World, chunks: list[Chunk]) -> None:
         self.world, self.chunks, self.request = world, chunks, chunks[0].request
-        self.tables = [copied(one.page_tables) for chunk in chunks for one in chunk.lanes()]
-        job = world.state.jobs[self.request.id]
+        self.tables = [copied(one.page_tables) for chunk in chunks for one in chunk.with_spares()]
+        job = world.state.groups[self.request.id]
         assert len(self.tables) == self.request.beam == len(job.sequences) + len(job.spares)
         texts = [s.tokens[len(self.request.prompt) :] for s in job.sequences]
         self.beams = [
@@ -348,8 +348,8 @@ class Search:
         chain, first = self.world.chain(chunk), len(self.request.prompt)
         return sum(token_score(chain[place - 1], one) for place, one in enumerate(text, first))
 
-    def run(self) -> BranchedFar:
-        for number in range(1, self.chunks[0].num_passes + 1):
+    def run(self) -> Forked:
+        for number in range(1, self.chunks[0].num_steps + 1):
             chunks = [self.longer(root, lane, new) for _, root, lane, new, _ in self.beams]
             for chunk in chunks:
                 self.world.write(chunk, only_last=True)
@@ -359,9 +359,10 @@ class Search:
             running = [(one[0], end, one[4]) for one, end in zip(self.beams, ends, strict=True)]
             if is_search_over(running, self.request):
                 self.world.results[self.request.id] = [text for _, _, text in running]
-                return BranchedFar(number, [])
+                return Forked([], number, is_preallocated=True)
             self.fork(next_beams(running, self.request.beam))
-        return BranchedFar(number, [FarChild(*one[1:4]) for one in self.beams])
+        children = [Child(root, new, lane) for _, root, lane, new, _ in self.beams]
+        return Forked(children, number, is_preallocated=True)
 
     def longer(self, root: int, lane: int, new: list[int]) -> Chunk:
         chunk = self.chunks[root]
@@ -401,7 +402,7 @@ def random_request(
             tuple(rng.choices(range(5), k=rng.randint(1, 20))),
             0,
             None,
-            is_embedding=True,
+            is_pooling=True,
         )
     family = rng.choice(families)
     prompt = family[: rng.randint(1, len(family))]

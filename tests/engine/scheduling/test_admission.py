@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.world import CROSS, FULL, WINDOWS, World
+from tests.engine.scheduling.world import CROSS, FULL, WINDOWS, World
 from weft.cache.kv_groups import KVCacheLayout
 from weft.core.errors import ConfigError, UsageError
-from weft.engine.schedule.request import Request
-from weft.engine.schedule.settings import SchedulerConfig
+from weft.engine.config import SchedulerConfig
+from weft.engine.scheduling.sequence import Request
 
 ONE = (1,)
 
@@ -23,9 +23,12 @@ ONE = (1,)
         (Request("r", ONE, 1, n=0), "n is 0 and beam is 0"),
         (Request("r", ONE, 1, n=2, beam=2), "n is 2 and beam is 2"),
         (Request("r", ONE, 1, beam=9), "9 sequences at once but max_running is 8"),
-        (Request("r", ONE * 20, 10, n=8), "needs up to 29 pages of 4 tokens but the cache has 19"),
+        (
+            Request("r", ONE * 20, 10, n=8),
+            "up to 29 pages of 4 tokens but the KV cache has 19",
+        ),
         (Request("r", ONE, 1, source=ONE), "has a source, but the model takes none"),
-        (Request("r", ONE * 70, is_embedding=True), "the text has 70 tokens: it may have 1 to 66"),
+        (Request("r", ONE * 70, is_pooling=True), "the text has 70 tokens: it may have 1 to 66"),
     ],
 )
 def test_an_impossible_request_is_refused_with_both_numbers(request_, problem):
@@ -44,19 +47,19 @@ def test_sources_are_checked_too():
         world.add(Request("r", ONE, 1, source=ONE * 31))
     with pytest.raises(UsageError, match="the source has 0 tokens"):
         world.add(Request("r", ONE, 1, source=()))
-    with pytest.raises(UsageError, match="up to 11 pages of 4 tokens but the cache has 9"):
+    with pytest.raises(UsageError, match="up to 11 pages of 4 tokens but the KV cache has 9"):
         world.add(Request("r", ONE * 8, 4, source=ONE * 30))
 
 
 def test_an_encoder_writes_nothing():
-    with pytest.raises(UsageError, match="wants 3 tokens, but the model is an encoder"):
+    with pytest.raises(UsageError, match="asks for 3 tokens, but the model is an encoder"):
         World(layout=KVCacheLayout(())).add(Request("r", ONE, 3))
 
 
 def test_an_id_is_used_once_at_a_time():
     world = World()
     world.add(Request("r", ONE, 1))
-    with pytest.raises(UsageError, match="request r is there already"):
+    with pytest.raises(UsageError, match="request id r is in use"):
         world.add(Request("r", ONE, 1))
 
 

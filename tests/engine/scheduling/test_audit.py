@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.world import CROSS, WINDOWS, World
+from tests.engine.scheduling.world import CROSS, WINDOWS, World
 from weft.cache.events import CacheEvent
-from weft.engine.schedule.request import Request, Sequence
+from weft.engine.scheduling.sequence import Request, Sequence
 
 
 def sequence_of(world: World, name: str) -> Sequence:
-    return world.state.jobs[name].leader
+    return world.state.groups[name].first
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def test_a_page_in_two_places_is_noticed():
         world.check()
 
 
-def test_a_wrong_count_of_idle_pages_is_noticed(world):
+def test_a_wrong_count_of_evictable_pages_is_noticed(world):
     world.pool.num_evictable += 1
-    with pytest.raises(AssertionError, match="0 pages are idle, the pool counts 1"):
+    with pytest.raises(AssertionError, match="0 pages are evictable, the pool counts 1"):
         world.check()
 
 
@@ -107,7 +107,7 @@ def test_the_events_of_a_source_say_how_full_its_pages_are():
     world = World(layout=CROSS)
     world.add(Request("a", (1,), 3, source=(7, 8, 9, 10, 11, 12)))
     world.step()
-    source = world.state.jobs["a"].source
+    source = world.state.groups["a"].source
     world.check()
     assert [world.replayed.rows[page] for page in source.all_pages] == [4, 2]
 
@@ -121,8 +121,8 @@ def test_an_evicted_page_that_is_not_told_is_noticed(world):
 
 
 def test_a_cancelled_request_that_keeps_a_page_is_noticed(world):
-    job = world.state.jobs["a"]
-    del world.state.jobs["a"], world.state.running["a"]  # gone, but its pages were not given back
-    assert job.leader.tables is not None
+    job = world.state.groups["a"]
+    del world.state.groups["a"], world.state.running["a"]  # gone, but its pages were not given back
+    assert job.first.tables is not None
     with pytest.raises(AssertionError, match="reference counts differ"):
         world.check()

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.engine.world import (
+from tests.engine.scheduling.world import (
     CROSS,
     END,
     FULL,
@@ -21,8 +21,8 @@ from tests.engine.world import (
     random_request,
 )
 from weft.core.errors import UsageError
-from weft.engine.schedule.plan import Plan
-from weft.engine.schedule.request import Request, Sequence
+from weft.engine.scheduling.plan import Plan
+from weft.engine.scheduling.sequence import Request, Sequence
 
 LAYOUTS = {"full": FULL, "windows": WINDOWS, "cross": CROSS, "only windows": ONLY_WINDOWS}
 FORCED = [{}, {"preempt_every": 9, "miss_every": 3}]
@@ -73,7 +73,7 @@ class Fuzz:
         return (1, 2, 3) if self.layout.cross_groups else None
 
     def arrive(self, number: int) -> None:
-        if len(self.world.state.jobs) >= 14 or self.rng.random() > 0.7:
+        if len(self.world.state.groups) >= 14 or self.rng.random() > 0.7:
             return
         request = random_request(self.rng, number, self.layout, self.families)
         if self.width:
@@ -84,21 +84,21 @@ class Fuzz:
             self.world.add(request)
             self.overtaken[request.id] = 0
         except UsageError:
-            assert request.id not in self.world.state.jobs
+            assert request.id not in self.world.state.groups
 
     def step(self, number: int) -> None:
-        plan = self.world.scheduler.plan(self.drafts if self.rng.random() < 0.7 else None)
-        self.passes = plan.num_passes
-        if self.rng.random() < 0.06 and self.world.state.jobs:
-            self.cancelled.add(self.rng.choice(list(self.world.state.jobs)))
+        plan = self.world.scheduler.schedule(self.drafts if self.rng.random() < 0.7 else None)
+        self.passes = plan.num_steps
+        if self.rng.random() < 0.06 and self.world.state.groups:
+            self.cancelled.add(self.rng.choice(list(self.world.state.groups)))
             for name in self.cancelled:
                 self.world.scheduler.cancel(name)
         if self.rng.random() < 0.02:
-            self.world.scheduler.abandon(plan)
+            self.world.scheduler.rollback(plan)
         else:
             self.world.run_and_commit(plan)
         self.world.check()
-        assert not self.cancelled & set(self.world.state.jobs), "cancelled ones go within a step"
+        assert not self.cancelled & set(self.world.state.groups), "cancelled ones go within a step"
         self.check_first_tokens(plan)
         self.check_turns(plan)
 
@@ -115,7 +115,7 @@ class Fuzz:
         for name in self.cancelled & set(self.overtaken):
             del self.overtaken[name]
         order = list(self.overtaken)
-        admitted = {part.request.id for part in (*plan.chunks, *plan.embeddings)} & set(order)
+        admitted = {part.request.id for part in (*plan.chunks, *plan.poolings)} & set(order)
         for name in admitted:
             del self.overtaken[name]
         for name in self.overtaken:
@@ -149,7 +149,7 @@ def test_invariants_hold_over_random_steps(prefix, layout, forced):
 @pytest.mark.parametrize(("width", "prefix"), [(1, "radix"), (3, "radix"), (3, "hash")])
 def test_invariants_hold_where_a_plan_has_several_passes(width, prefix, layout, forced):
     """Searches of one width, and now and then a time of everything."""
-    fuzz, num_passes = Fuzz(prefix, layout, {"passes": 5, **forced}), Counter[int]()
+    fuzz, num_passes = Fuzz(prefix, layout, {"num_steps": 5, **forced}), Counter[int]()
     for number in range(STEPS):
         fuzz.width = width if number % 200 < 150 else 0
         fuzz.arrive(number)

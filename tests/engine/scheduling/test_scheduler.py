@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
-from tests.engine.world import CROSS, END, FULL, WINDOWS, World, samples_alone
+from tests.engine.scheduling.world import CROSS, END, FULL, WINDOWS, World, samples_alone
 from weft.cache.snapshot import restore, take_snapshot
-from weft.engine.schedule.audit import row_share
-from weft.engine.schedule.plan import Branched, Grown, Key, Plan
-from weft.engine.schedule.request import Request
+from weft.engine.scheduling.plan import Appended, Child, Forked, Plan, SequenceId
+from weft.engine.scheduling.sequence import Request
 
 TWELVE = tuple(range(10, 22))
 
 
-def starts(plan: Plan) -> dict[Key, tuple[int, int]]:
+def starts(plan: Plan) -> dict[SequenceId, tuple[int, int]]:
     """Where each chunk begins and ends."""
-    return {chunk.key: (chunk.start, chunk.end) for chunk in plan.chunks}
+    return {chunk.sequence_id: (chunk.start, chunk.end) for chunk in plan.chunks}
+
+
+def children(*pairs: tuple[int, int]) -> list[Child]:
+    return [Child(parent, [token]) for parent, token in pairs]
 
 
 def finish_alone(world: World, request: Request) -> None:
@@ -41,8 +46,8 @@ def test_decodes_go_first_and_long_prompts_come_in_chunks():
     world.step()
     world.add(Request("long", tuple(range(100, 140)), 2))
     plans = [world.step() for _ in range(3)]
-    assert [starts(plan)[Key("short", 0)] for plan in plans] == [(3, 4), (4, 5), (5, 6)]
-    assert [starts(plan)[Key("long", 0)] for plan in plans] == [(0, 15), (15, 30), (30, 40)]
+    assert [starts(plan)[SequenceId("short", 0)] for plan in plans] == [(3, 4), (4, 5), (5, 6)]
+    assert [starts(plan)[SequenceId("long", 0)] for plan in plans] == [(0, 15), (15, 30), (30, 40)]
     assert [chunk.num_samples for plan in plans for chunk in plan.chunks] == [1, 0, 1, 0, 1, 1]
     assert all(plan.num_tokens <= 16 for plan in plans)
 
@@ -63,7 +68,7 @@ def test_the_latest_is_preempted_and_goes_on_first_with_what_is_still_cached():
     while "young" not in world.state.running:
         plan = world.step()
         world.check()
-    assert starts(plan)[Key("young", 0)][0] > 0, "a prefix hit after preemption"
+    assert starts(plan)[SequenceId("young", 0)][0] > 0, "a prefix hit after preemption"
     world.run_all()
     world.check_results(set())
     world.check_empty()
@@ -84,7 +89,7 @@ def test_samples_compute_the_prompt_once_and_copy_only_its_last_page():
     world.add(Request("r", TWELVE[:10], 6, n=3))
     plan = world.step()
     assert starts(plan) == {("r", 0): (0, 10)} and plan.chunks[0].num_samples == 3
-    sequences = world.state.jobs["r"].sequences
+    sequences = world.state.groups["r"].sequences
     assert len({s.tables.by_group[0].tobytes() for s in sequences}) == 1, "all pages are shared"
     plan = world.step()
     assert len(plan.copies) == 2, "the third writes into the page that the others left"
@@ -110,19 +115,19 @@ def test_one_sample_can_be_finished_while_the_others_go_on():
 def test_beams_run_together_and_a_dead_beam_gives_its_pages_back():
     world = World("none")
     world.add(Request("r", TWELVE[:6], 8, beam=3))
-    plan = world.scheduler.plan()
+    plan = world.scheduler.schedule()
     world.run(plan)
-    world.scheduler.commit(plan, branched={"r": Branched([(0, 1), (0, 2), (0, 3)])})
-    plan = world.scheduler.plan()
+    world.scheduler.commit(plan, forked={"r": Forked(children((0, 1), (0, 2), (0, 3)))})
+    plan = world.scheduler.schedule()
     assert len(plan.chunks) == 3 and len(plan.copies) == 2
     world.run(plan)
-    world.scheduler.commit(plan, branched={"r": Branched([(2, 4), (2, 5), (0, 4)])})
-    assert [s.tokens[6:] for s in world.state.jobs["r"].sequences] == [[3, 4], [3, 5], [1, 4]]
+    world.scheduler.commit(plan, forked={"r": Forked(children((2, 4), (2, 5), (0, 4)))})
+    assert [s.tokens[6:] for s in world.state.groups["r"].sequences] == [[3, 4], [3, 5], [1, 4]]
     assert world.pool.num_usable - world.pool.num_free == 1 + 2, "beam 1 is gone, 2 is shared"
     world.check()
-    plan = world.scheduler.plan()
+    plan = world.scheduler.schedule()
     world.run(plan)
-    world.scheduler.commit(plan, branched={"r": Branched([])})
+    world.scheduler.commit(plan, forked={"r": Forked([])})
     assert world.scheduler.is_idle
     world.check_empty()
 
@@ -188,9 +193,9 @@ def test_the_same_target_prefix_of_two_sources_is_not_shared():
 def test_embeddings_run_once_without_pages():
     world = World(encoder_budget=10)
     for number, length in enumerate([4, 5, 3]):
-        world.add(Request(f"e{number}", TWELVE[:length], is_embedding=True))
+        world.add(Request(f"e{number}", TWELVE[:length], is_pooling=True))
     plan = world.step()
-    assert [embedding.ids for embedding in plan.embeddings] == [TWELVE[:4], TWELVE[:5]]
+    assert [embedding.ids for embedding in plan.poolings] == [TWELVE[:4], TWELVE[:5]]
     assert plan.num_encoder_tokens == 9 and not plan.chunks
     world.step()
     assert world.embedded == ["e0", "e1", "e2"] and world.scheduler.is_idle
@@ -218,7 +223,7 @@ def test_accepted_drafts_save_steps_and_rejected_ones_are_never_cached():
     plan = world.step(lambda request, sequence: [*alone[1:4], 77, 77])
     (chunk,) = plan.chunks
     assert chunk.num_drafts == 5 and chunk.tokens == [alone[0], *alone[1:4], 77, 77]
-    (sequence,) = world.state.jobs["r"].sequences
+    (sequence,) = world.state.groups["r"].sequences
     assert sequence.tokens[12:] == alone[:5] and sequence.num_computed == 16
     assert sequence.tables.num_blocks == 5, "pages beyond are kept for the next tokens"
     assert sequence.match.length == 16
@@ -233,14 +238,14 @@ def test_drafts_stop_before_max_tokens_and_leave_budget_for_prompts():
     world = World()
     world.add(Request("r", (1, 2), 5))
     world.step()
-    plan = world.scheduler.plan(lambda request, sequence: [0] * 50)
+    plan = world.scheduler.schedule(lambda request, sequence: [0] * 50)
     assert plan.chunks[0].num_drafts == 3, "with the sampled token that makes five"
     world.run_and_commit(plan)
     world = World()
     world.add(Request("r", (1, 2), 50))
     world.step()
     world.add(Request("long", tuple(range(30)), 5))
-    plan = world.scheduler.plan(lambda request, sequence: [0] * 50)
+    plan = world.scheduler.schedule(lambda request, sequence: [0] * 50)
     assert [len(chunk.tokens) for chunk in plan.chunks] == [8, 8]
 
 
@@ -248,7 +253,7 @@ def test_a_request_that_is_cancelled_in_flight_gives_its_pages_back_with_the_com
     world = World("none")
     world.add(Request("r", TWELVE, 5, n=2))
     world.add(Request("waits", TWELVE, 5))
-    plan = world.scheduler.plan()
+    plan = world.scheduler.schedule()
     assert world.scheduler.cancel("r") and world.scheduler.cancel("waits")
     assert not world.scheduler.is_idle
     world.scheduler.commit(plan)
@@ -259,31 +264,31 @@ def test_a_request_that_is_cancelled_in_flight_gives_its_pages_back_with_the_com
 def test_an_abandoned_plan_is_run_again():
     world = World(layout=CROSS)
     world.add(Request("r", TWELVE, 5, source=(1, 2, 3)))
-    world.add(Request("e", TWELVE, is_embedding=True))
-    plan = world.scheduler.plan()
-    assert plan.sources and plan.embeddings
-    world.scheduler.abandon(plan)
+    world.add(Request("e", TWELVE, is_pooling=True))
+    plan = world.scheduler.schedule()
+    assert plan.sources and plan.poolings
+    world.scheduler.rollback(plan)
     assert world.pool.num_free == world.pool.num_usable
     plan = world.step()
-    assert plan.sources and plan.embeddings
+    assert plan.sources and plan.poolings
     world.run_all()
     world.check_results(set())
 
 
-def test_outcomes_that_make_no_sense_are_our_bugs():
+def test_results_that_contradict_the_plan_fail():
     world = World()
     world.add(Request("r", TWELVE[:3], 5))
-    plan = world.scheduler.plan()
-    with pytest.raises(AssertionError, match="neither committed nor abandoned"):
-        world.scheduler.plan()
+    plan = world.scheduler.schedule()
+    with pytest.raises(AssertionError, match="neither committed nor rolled back"):
+        world.scheduler.schedule()
     with pytest.raises(AssertionError, match=r"reports \[4\] as accepted drafts of \[\]"):
-        world.scheduler.commit(plan, {Key("r", 0): Grown([4, 4])})
+        world.scheduler.commit(plan, {SequenceId("r", 0): Appended([4, 4])})
     world = World()
     world.add(Request("r", TWELVE[:3], 5))
-    plan = world.scheduler.plan()
-    with pytest.raises(AssertionError, match="without an outcome"):
+    plan = world.scheduler.schedule()
+    with pytest.raises(AssertionError, match="without a result"):
         world.scheduler.commit(plan)
-    with pytest.raises(AssertionError, match="not the one under way"):
+    with pytest.raises(AssertionError, match="not the one in flight"):
         world.scheduler.commit(Plan(99))
 
 
@@ -301,10 +306,10 @@ def test_a_cache_can_be_saved_and_found_again_after_a_restart():
 
 def test_rows_of_real_tokens_are_counted():
     world = World("none", FULL)
-    assert row_share(world.state) == 1.0
+    assert world.state.row_share() == 1.0
     world.add(Request("r", TWELVE[:5], 5))
     world.step()
-    assert row_share(world.state) == 5 / 8
+    assert world.state.row_share() == 5 / 8
 
 
 def test_copies_and_writes_are_told():
@@ -317,3 +322,42 @@ def test_copies_and_writes_are_told():
     plan = world.step()
     (copied,) = [event for event in world.log.events if event.kind == "copy"]
     assert [(copied.detail, copied.page, 1)] == plan.copies and copied.step == 2
+
+
+def test_each_step_is_logged_in_one_line_of_key_value_pairs(caplog):
+    world = World()
+    finish_alone(world, Request("first", (*TWELVE, 30), 1))
+    with caplog.at_level(logging.DEBUG, "weft.engine.scheduling.scheduler"):
+        world.add(Request("second", (*TWELVE, 31), 3))
+        world.add(Request("third", (1, 2, 3), 3))
+        world.step()
+        world.step()
+    first, second = (dict(pair.split("=") for pair in line.split()) for line in caplog.messages)
+    assert first["step"] == "2" and second["step"] == "3"
+    assert (first["prefill_tokens"], first["decode_sequences"]) == ("3", "1"), "12 are cached"
+    assert first["cached_tokens"] == "12" and second["cached_tokens"] == "0"
+    assert (second["prefill_tokens"], second["decode_sequences"]) == ("0", "2")
+    assert (second["running"], second["waiting"], second["preempted"]) == ("2", "0", "0")
+    pool = world.pool
+    assert int(second["free_pages"]) + int(second["evictable_pages"]) < pool.num_usable
+
+
+def test_a_preemption_storm_is_reported_with_the_remedy(caplog):
+    world = World("none", num_pages=16, watermark=0.0)
+    for number in range(60):
+        world.add(Request(f"r{number}", (1, 2, number), 40))
+    with caplog.at_level(logging.WARNING, "weft.engine.scheduling.scheduler"):
+        world.run_all()
+    assert world.scheduler.statistics.preempted > 32
+    message = caplog.messages[0]
+    assert message.startswith("preemption storm: preemptions=32") and "pages=15" in message
+    assert "Raise the KV cache size (cache_gib, --cache)" in message
+    assert len(caplog.messages) <= 1 + world.scheduler.statistics.steps // 128
+
+
+def test_preemptions_that_a_test_forces_are_no_storm(caplog):
+    world = World(preempt_every=1)
+    for number in range(12):
+        world.add(Request(f"r{number}", (1, 2, number), 40))
+    world.run_all()
+    assert world.scheduler.statistics.preempted > 32 and not caplog.messages

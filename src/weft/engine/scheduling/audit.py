@@ -1,0 +1,93 @@
+"""Invariants that hold after every step, counted from scratch; an AssertionError if one does not.
+
+conservation   free + evictable + locked + held == all pages
+holders        a page's count is the number of tables, cache entries and sources that hold it
+sharing        a page in two tables is full, or its sequences were forked from one another
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from weft.cache.encoder_cache import OWNER as SOURCES
+from weft.cache.prefix_cache import OWNER as PREFIX
+from weft.engine.scheduling.scheduler_state import SchedulerState
+from weft.engine.scheduling.sequence import Sequence, SequenceGroup
+
+Holders = dict[int, Counter[str]]
+
+
+def audit(state: SchedulerState) -> None:
+    """Raise an AssertionError with both numbers if an invariant does not hold."""
+    owners = holders(state)
+    counts = {page: names.total() for page, names in owners.items()}
+    assert counts == state.kv_cache.pool.reference_counts(), (
+        "reference counts differ from the holders of the pages"
+    )
+    check_conservation(state, owners)
+    check_sharing(state)
+    number = sum(group.request.num_sequences for group in state.running.values())
+    assert number == state.num_running, (
+        f"{number} sequences run, the state counts {state.num_running}"
+    )
+
+
+def holders(state: SchedulerState) -> Holders:
+    """The holders of each page, from the tables, the sources and the prefix cache themselves."""
+    owners: Holders = {}
+
+    def hold(pages: list[int], owner: str) -> None:
+        for page in pages:
+            if page:
+                owners.setdefault(page, Counter())[owner] += 1
+
+    for _, _, tables in state.sequences_with_pages():
+        for table in tables.by_group:
+            hold(list(table), tables.owner)
+    for page_ids in state.kv_cache.prefix_cache.block_pages():
+        hold(page_ids, PREFIX)
+    for source in state.kv_cache.encoder_cache.sources.values():
+        hold(source.all_pages, SOURCES)
+    for group in state.groups.values():
+        if group.source is not None:
+            hold(group.source.all_pages, group.request.id)
+    return owners
+
+
+def check_conservation(state: SchedulerState, owners: Holders) -> None:
+    """Every page is in exactly one of four states."""
+    pool = state.kv_cache.pool
+    cached = {page for page, names in owners.items() if names[PREFIX] or names[SOURCES]}
+    assert cached == {page for page in range(pool.num_pages) if pool.is_cached[page]}, (
+        "the pool and the caches disagree about what is cached"
+    )
+    evictable = sum(pool.counts[page] == 1 for page in cached)
+    assert evictable == pool.num_evictable, (
+        f"{evictable} pages are evictable, the pool counts {pool.num_evictable}"
+    )
+    free, locked, held = pool.num_free, len(cached) - evictable, len(owners) - len(cached)
+    assert free + evictable + locked + held == pool.num_usable, (
+        f"{free} free + {evictable} evictable + {locked} locked + {held} held != {pool.num_usable}"
+    )
+    assert set(pool.free_pages).isdisjoint(owners) and 0 not in pool.free_pages, (
+        "a free page is held"
+    )
+
+
+def check_sharing(state: SchedulerState) -> None:
+    """Sequences that hold the same page have the same tokens up to its end, or up to the end of the
+    shorter one."""
+    R = state.kv_cache.pool.page_size
+    seen: dict[int, tuple[int, int, SequenceGroup, Sequence]] = {}
+    for group, sequence, tables in state.sequences_with_pages():
+        for kv_group, table in enumerate(tables.by_group):
+            for block, page in enumerate(table):
+                if page == 0:
+                    continue
+                other = seen.setdefault(page, (kv_group, block, group, sequence))
+                assert other[:2] == (kv_group, block), f"page {page} is in two places: {other[:2]}"
+                end = min(sequence.num_computed, other[3].num_computed, (block + 1) * R)
+                is_full = end == (block + 1) * R
+                assert is_full or other[2] is group, f"page {page} of two requests is not full"
+                is_same = sequence.tokens[:end] == other[3].tokens[:end]
+                assert is_same, f"page {page} is shared by different tokens"

@@ -1,0 +1,416 @@
+"""The scheduler: requests -> one plan per step. It uses page ids and token counts, never tensors.
+
+    scheduler.add(request)
+    while not scheduler.is_idle:
+        plan = scheduler.schedule()
+        ...                                             # run it, and sample
+        finished = scheduler.commit(plan, appended, forked)
+
+A step computes decodes first, then prefills in chunks, then newly admitted groups, all within one
+token budget, so that long prompts never delay decoding (chunked prefill: Sarathi-Serve, Agrawal
+2023; vLLM V1). When pages run out, the group admitted last is preempted, and nothing is admitted in
+that step. The oldest group is never preempted, so there is always progress. If every chunk is a
+decode of a beam search, the plan covers several decode steps (multi-step scheduling).
+
+Differs from vLLM's: sources, beams and samples are scheduled like any other request, the sequences
+of a group are preempted and resumed together, and cached prefixes go first without starving others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.page_tables import PageCopy
+from weft.core.errors import UsageError
+from weft.engine.config import SchedulerConfig
+from weft.engine.scheduling.admission import Admission, AdmissionResult, check_request
+from weft.engine.scheduling.commit import commit_group, sequences_at_limit
+from weft.engine.scheduling.plan import (
+    Appended,
+    Chunk,
+    ChunkRequest,
+    DraftBudget,
+    Drafter,
+    Forked,
+    MultiStepGroup,
+    Plan,
+    PlanBuilder,
+    SequenceId,
+    can_run_multi_step,
+    chunk_of,
+    chunk_requests,
+)
+from weft.engine.scheduling.scheduler_state import SchedulerState
+from weft.engine.scheduling.sequence import Request, SequenceGroup
+
+log = logging.getLogger(__name__)
+
+STORM_STEPS = 128
+STORM_PREEMPTIONS = 32
+"""So many preemptions within so many steps are reported as a preemption storm."""
+
+
+class Scheduler:
+    """One plan at a time: `schedule`, then `commit` or `rollback`, then the next. Requests may be
+    added and cancelled at any time; the pages of a request that is cancelled while a plan is in
+    flight are freed when that plan is committed or rolled back."""
+
+    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+        self.config, self.kv_cache = config, kv_cache
+        self.state = SchedulerState(config, kv_cache)
+        self.planner = Planner(self.state)
+        self.preemptions = PreemptionMonitor()
+        self.statistics = self.state.statistics
+        self.in_flight: Plan | None = None
+        self.finished_in_flight: list[tuple[str, int | None]] = []
+        """Requests, or samples of them, that finished or were cancelled while a plan was in
+        flight."""
+
+    @property
+    def is_idle(self) -> bool:
+        """No request waits or runs."""
+        return not self.state.groups
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.state.waiting)
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises a UsageError for one that can never be served."""
+        if request.id in self.state.groups:
+            raise UsageError(f"request id {request.id} is in use. Give each request its own id.")
+        check_request(request, self.config, self.kv_cache)
+        self.state.add(request)
+
+    def schedule(self, drafter: Drafter | None = None) -> Plan:
+        """Plan the next step. Allocates pages; sequences change only at `commit`."""
+        assert self.in_flight is None, "the last plan was neither committed nor rolled back"
+        statistics = self.statistics
+        statistics.steps += 1
+        self.kv_cache.pool.step = statistics.steps
+        num_cached = statistics.cached_tokens
+        plan = self.in_flight = self.planner.plan(statistics.steps, drafter)
+        statistics.computed_tokens += plan.num_tokens
+        statistics.encoded_tokens += plan.num_encoder_tokens
+        if plan.num_preempted and not self.config.preempt_every:
+            self.preemptions.record(plan, self.state)
+        if log.isEnabledFor(logging.DEBUG):
+            log_plan(plan, self.state, statistics.cached_tokens - num_cached)
+        return plan
+
+    def commit(
+        self,
+        plan: Plan,
+        appended: Mapping[SequenceId, Appended] | None = None,
+        forked: Mapping[str, Forked] | None = None,
+    ) -> list[SequenceId]:
+        """Apply the results of a plan that was run: `appended` for each sampled sequence, `forked`
+        for each beam search and for n samples after their prompt. Only cancelled requests may be
+        missing. Returns the sequences that reached max_tokens and are therefore finished."""
+        assert plan is self.in_flight, f"the plan of step {plan.step} is not the one in flight"
+        appended, forked = appended or {}, forked or {}
+        for scheduled in plan.sources:
+            self.kv_cache.encoder_cache.mark_written(scheduled.source)
+        groups = self.groups_of(plan)
+        for group, chunks in groups:
+            result = forked.get(group.request.id)
+            commit_group(group, chunks, appended, result, self.kv_cache, self.statistics)
+        self.check_results(plan, appended, forked)
+        at_limit = [key for group, _ in groups for key in sequences_at_limit(group)]
+        stopped = [key for key, result in appended.items() if result.is_finished]
+        pooled = [(scheduled.request.id, None) for scheduled in plan.poolings]
+        self.finished_in_flight += [*pooled, *stopped, *at_limit]
+        self.finished_in_flight += [
+            (name, None) for name, result in forked.items() if not result.children
+        ]
+        self.apply_finished()
+        return at_limit
+
+    def rollback(self, plan: Plan) -> None:
+        """The plan could not be run: its requests wait again, as if they had been preempted."""
+        assert plan is self.in_flight, f"the plan of step {plan.step} is not the one in flight"
+        names = {chunk.request.id for chunk in plan.chunks}
+        for group in reversed([*self.state.running.values()]):
+            if group.request.id in names:
+                self.state.requeue(group)
+        for scheduled in reversed(plan.poolings):
+            self.state.waiting.requeue(self.state.groups[scheduled.request.id])
+        self.apply_finished()
+
+    def finish(self, request_id: str, index: int | None = None) -> bool:
+        """Finish a request, or one sample of it. Its full pages stay cached. False: it was not
+        there."""
+        is_known = request_id in self.state.groups
+        self.finished_in_flight.append((request_id, index))
+        if self.in_flight is None:
+            self.apply_finished()
+        return is_known
+
+    def cancel(self, request_id: str) -> bool:
+        """Cancel a request: its pages are freed at once, or with the commit of the plan in flight.
+        False: it was not there."""
+        return self.finish(request_id)
+
+    def apply_finished(self) -> None:
+        """No plan is in flight any more: remove finished and cancelled requests."""
+        self.in_flight = None
+        finished, self.finished_in_flight = self.finished_in_flight, []
+        for name, index in finished:
+            group = self.state.groups.get(name)
+            if group is not None and index is None:
+                self.state.remove(group)
+            elif group is not None and index is not None:
+                self.state.remove_sequence(group, index)
+
+    def groups_of(self, plan: Plan) -> list[tuple[SequenceGroup, list[Chunk]]]:
+        """The groups of a plan, with their chunks."""
+        chunks: dict[str, list[Chunk]] = {}
+        for chunk in plan.chunks:
+            chunks.setdefault(chunk.request.id, []).append(chunk)
+        return [(self.state.groups[name], parts) for name, parts in chunks.items()]
+
+    def check_results(
+        self, plan: Plan, appended: Mapping[SequenceId, Appended], forked: Mapping[str, Forked]
+    ) -> None:
+        """Every sampled sequence has a result, or was cancelled."""
+        excused = {*forked, *(name for name, _ in self.finished_in_flight)}
+        missing = [
+            chunk.sequence_id
+            for chunk in plan.chunks
+            if chunk.num_samples
+            and chunk.sequence_id not in appended
+            and chunk.request.id not in excused
+        ]
+        assert not missing, f"sampled in step {plan.step}, but without a result: {missing}"
+
+
+class Planner:
+    """Makes the plan of a step. It has no state of its own between two plans."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.state, self.config, self.kv_cache = state, state.config, state.kv_cache
+        self.admission = Admission(state.config, state.kv_cache, state.statistics)
+
+    def plan(self, step: int, drafter: Drafter | None) -> Plan:
+        builder = PlanBuilder(step, self.config.token_budget, self.config.encoder_budget)
+        self.force_preemption(builder)
+        num_forced = builder.num_preempted
+        self.schedule_decodes(builder, drafter)
+        self.schedule_prefills(builder)
+        if builder.num_preempted == num_forced and self.state.waiting:
+            self.admit(builder)
+        if self.config.num_steps > 1:
+            self.plan_multi_step(builder)
+        self.state.statistics.preempted += builder.num_preempted
+        return builder.build()
+
+    def schedule_decodes(self, builder: PlanBuilder, drafter: Drafter | None) -> None:
+        """Every decoding group computes one token per sequence, and drafts if the budget allows."""
+        groups = [group for group in self.state.running.values() if group.is_decoding]
+        drafts = None
+        if drafter is not None:
+            num_left = builder.budget - sum(len(group.sequences) for group in groups)
+            drafts = DraftBudget(drafter, num_left, self.state.num_running, self.kv_cache)
+        for group in groups:
+            if group.request.id not in self.state.running:
+                continue
+            if drafts is None and group.request.n == 1 and len(group.sequences) <= builder.budget:
+                self.schedule_decode(group, builder)
+                continue
+            wanted = chunk_requests(group, builder.budget)
+            if drafts is not None:
+                wanted = [drafts.add_drafts(group, one) for one in wanted]
+            self.schedule_chunks(group, wanted, builder)
+
+    def schedule_decode(self, group: SequenceGroup, builder: PlanBuilder) -> None:
+        """`schedule_chunks` for a group whose sequences compute one token each, in half the time:
+        most of what a busy engine schedules."""
+        request, copies, chunks = group.request, list[PageCopy](), list[Chunk]()
+        for sequence in group.sequences:
+            tables, start = sequence.tables, sequence.num_computed
+            assert tables is not None, f"{request.id} runs without page tables"
+            num_needed = tables.num_pages_needed(start, start + 1)
+            if num_needed:
+                new_pages = self.allocate_or_preempt(num_needed, tables.owner, group, builder)
+                if new_pages is None:
+                    return
+                copies += tables.add_pages(start, start + 1, new_pages)
+            key, last = SequenceId(request.id, sequence.index), sequence.tokens[-1:]
+            chunks.append(Chunk(request, key, start, last, 0, 1, tables.by_group, group.source))
+        builder.add(group, chunks, copies)
+
+    def plan_multi_step(self, builder: PlanBuilder) -> None:
+        """Extend the plan to several decode steps if every chunk allows it. Their pages are
+        allocated now, within the limits of admission."""
+        groups = [(self.state.running[name], chunks) for name, chunks in builder.chunks.items()]
+        if builder.poolings or not can_run_multi_step(groups):
+            return
+        extended = [MultiStepGroup.of(*pair, self.config.num_steps) for pair in groups]
+        num_needed = sum(one.num_pages for one in extended)
+        has_pages = num_needed <= self.kv_cache.num_available - self.admission.watermark
+        if not has_pages or all(one.num_steps == 1 for one in extended):
+            return
+        for one in extended:
+            builder.copies[one.group.request.id] += one.allocate(self.kv_cache)
+
+    def schedule_prefills(self, builder: PlanBuilder) -> None:
+        """Running groups that do not decode yet continue with what is left of the budget."""
+        for group in list(self.state.running.values()):
+            name = group.request.id
+            if builder.budget > 0 and name not in builder.chunks and name in self.state.running:
+                self.schedule_chunks(group, chunk_requests(group, builder.budget), builder)
+
+    def schedule_chunks(
+        self, group: SequenceGroup, wanted: list[ChunkRequest], builder: PlanBuilder
+    ) -> None:
+        """Add a group's chunks to the plan, with pages; it may be preempted instead."""
+        copies: list[PageCopy] = []
+        for one in wanted:
+            tables = one.sequence.tables
+            assert tables is not None, f"{group.request.id} runs without page tables"
+            num_needed = tables.num_pages_needed(one.start, one.num_slots)
+            if num_needed:
+                new_pages = self.allocate_or_preempt(num_needed, tables.owner, group, builder)
+                if new_pages is None:
+                    return
+                copies += tables.add_pages(one.start, one.num_slots, new_pages)
+        builder.add(group, [chunk_of(group, one) for one in wanted], copies)
+
+    def allocate_or_preempt(
+        self, number: int, owner: str, group: SequenceGroup, builder: PlanBuilder
+    ) -> list[int] | None:
+        """Allocate pages, preempting groups admitted later if needed; None if the group itself was
+        preempted."""
+        while (pages := self.kv_cache.allocate(number, owner)) is None:
+            assert len(self.state.running) > 1, (
+                f"{owner} needs {number} pages, alone, but only {self.kv_cache.num_available} are "
+                "available"
+            )
+            victim = self.state.last_admitted
+            self.preempt(victim, builder)
+            if victim is group:
+                return None
+        return pages
+
+    def preempt(self, group: SequenceGroup, builder: PlanBuilder) -> None:
+        """Free the group's pages and put it at the front of the queue; it computes nothing in this
+        step."""
+        assert group.source is None or group.source.is_written, "preempted while being encoded"
+        builder.remove(group)
+        self.state.requeue(group)
+        builder.num_preempted += 1
+
+    def force_preemption(self, builder: PlanBuilder) -> None:
+        """For tests: preempt the last admitted group, which may be admitted again at once."""
+        every = self.config.preempt_every
+        if every and builder.step % every == 0 and self.state.running:
+            self.preempt(self.state.last_admitted, builder)
+
+    def admit(self, builder: PlanBuilder) -> None:
+        """Admit waiting groups in their order until a limit is reached."""
+        while self.state.waiting and not self.is_full(builder) and self.admit_candidates(builder):
+            pass
+
+    def admit_candidates(self, builder: PlanBuilder) -> bool:
+        """Try the current candidates; return whether all were admitted, so that the queue may have
+        new ones."""
+        waiting = self.state.waiting
+        spans = waiting.spans_of(self.state.running.values())
+        all_admitted = True
+        for group in waiting.candidates():
+            if waiting.is_blocked(group):
+                return False
+            is_aged = waiting.is_aged(group)
+            span = None if is_aged else waiting.next_span(group)
+            if span is not None and span in spans:  # another group is computing these pages
+                result = AdmissionResult.DEFERRED
+            else:
+                result = self.admit_group(group, builder)
+            if result is AdmissionResult.NO_PAGES or (
+                result is AdmissionResult.DEFERRED and is_aged
+            ):
+                return False
+            all_admitted &= result is AdmissionResult.ADMITTED
+            if result is AdmissionResult.ADMITTED:
+                spans.add(span)
+        return all_admitted
+
+    def is_full(self, builder: PlanBuilder) -> bool:
+        """Nothing can be admitted, so the queue need not be looked at."""
+        if not self.kv_cache.windows:
+            return False  # an encoder uses neither pages nor decoder tokens
+        has_pages = self.kv_cache.num_available > self.admission.watermark or not self.state.running
+        has_max_running = self.state.num_running >= self.config.max_running
+        return builder.budget < 1 or has_max_running or not has_pages
+
+    def admit_group(self, group: SequenceGroup, builder: PlanBuilder) -> AdmissionResult:
+        if group.request.is_pooling:
+            return self.admit_pooling(group, builder)
+        num_running = self.state.num_running + group.request.num_sequences
+        if builder.budget < 1 or num_running > self.config.max_running:
+            return AdmissionResult.NO_PAGES
+        result = self.admission.admit(group, builder, is_alone=not self.state.running)
+        if result is AdmissionResult.ADMITTED:
+            self.state.start(group)
+            builder.num_admitted += 1
+            self.schedule_chunks(group, chunk_requests(group, builder.budget), builder)
+        return result
+
+    def admit_pooling(self, group: SequenceGroup, builder: PlanBuilder) -> AdmissionResult:
+        if not builder.can_encode(len(group.request.prompt)):
+            return AdmissionResult.DEFERRED
+        self.state.waiting.admitted(group)
+        group.was_admitted = True
+        builder.add_pooling(group)
+        builder.num_admitted += 1
+        return AdmissionResult.ADMITTED
+
+
+class PreemptionMonitor:
+    """Warns about preemption storms: a KV cache that is too small makes the engine recompute the
+    same tokens again and again."""
+
+    def __init__(self) -> None:
+        self.steps: deque[int] = deque(maxlen=STORM_PREEMPTIONS)
+        """The steps of the last preemptions."""
+        self.next_warning = 0
+
+    def record(self, plan: Plan, state: SchedulerState) -> None:
+        """Count the preemptions of a plan; at most one warning in `STORM_STEPS` steps."""
+        self.steps.extend([plan.step] * plan.num_preempted)
+        is_storm = len(self.steps) == STORM_PREEMPTIONS and self.steps[0] > plan.step - STORM_STEPS
+        if is_storm and plan.step >= self.next_warning:
+            self.next_warning = plan.step + STORM_STEPS
+            log.warning(
+                "preemption storm: preemptions=%d steps=%d running=%d pages=%d. The KV cache is "
+                "too small for the running requests, which are recomputed. Raise the KV cache size "
+                "(cache_gib, --cache) or lower max_running.",
+                STORM_PREEMPTIONS,
+                plan.step - self.steps[0] + 1,
+                len(state.running),
+                state.kv_cache.pool.num_usable,
+            )
+
+
+def log_plan(plan: Plan, state: SchedulerState, num_cached: int) -> None:
+    """One DEBUG line per step."""
+    decodes = [chunk for chunk in plan.chunks if len(chunk.tokens) - chunk.num_drafts == 1]
+    num_decode_tokens = sum(len(chunk.tokens) for chunk in decodes)
+    log.debug(
+        "step=%d prefill_tokens=%d decode_sequences=%d num_steps=%d encoder_tokens=%d "
+        "cached_tokens=%d free_pages=%d evictable_pages=%d waiting=%d running=%d preempted=%d",
+        plan.step,
+        plan.num_tokens - num_decode_tokens,
+        len(decodes),
+        plan.num_steps,
+        plan.num_encoder_tokens,
+        num_cached,
+        state.kv_cache.pool.num_free,
+        state.kv_cache.pool.num_evictable,
+        len(state.waiting),
+        len(state.running),
+        plan.num_preempted,
+    )

@@ -1,0 +1,139 @@
+"""Everything the scheduler keeps between two steps: sequence groups, the waiting queue, the KV
+cache, and the counters. Also the engine statistics that are computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.page_tables import PageTables
+from weft.engine.config import SchedulerConfig
+from weft.engine.scheduling.sequence import Request, Sequence, SequenceGroup, release_sequence
+from weft.engine.scheduling.waiting_queue import WaitingQueue
+from weft.engine.stats import EngineStats, SchedulerStats, best_hits, ratio
+
+
+class SchedulerState:
+    """A group is in `groups` from arrival to finish; it waits, runs, or is pooled in this step."""
+
+    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+        self.config, self.kv_cache = config, kv_cache
+        self.statistics = SchedulerStats()
+        self.waiting = WaitingQueue(kv_cache.prefix_cache, config, kv_cache.pool.page_size)
+        self.groups: dict[str, SequenceGroup] = {}
+        self.running: dict[str, SequenceGroup] = {}
+        """In the order of admission."""
+        self.num_running = 0
+        """Sequences that running groups have or will have."""
+        self.num_arrived = 0
+
+    @property
+    def last_admitted(self) -> SequenceGroup:
+        """The running group that was admitted last: the first to be preempted."""
+        return next(reversed(self.running.values()))
+
+    def add(self, request: Request) -> None:
+        group = self.groups[request.id] = SequenceGroup(request, self.num_arrived)
+        self.num_arrived += 1
+        self.waiting.add(group)
+
+    def start(self, group: SequenceGroup) -> None:
+        """Move a waiting group to the running ones."""
+        self.waiting.admitted(group)
+        self.running[group.request.id] = group
+        self.num_running += group.request.num_sequences
+
+    def stop(self, group: SequenceGroup) -> bool:
+        """Remove a group from the running ones; False: it did not run."""
+        was_running = self.running.pop(group.request.id, None) is not None
+        self.num_running -= group.request.num_sequences if was_running else 0
+        return was_running
+
+    def requeue(self, group: SequenceGroup) -> None:
+        """Move a running group to the front of the queue. Its pages are freed; cached ones stay
+        cached."""
+        self.release_pages(group)
+        self.stop(group)
+        self.waiting.requeue(group)
+
+    def remove(self, group: SequenceGroup) -> None:
+        """Remove a finished group; every page is freed or stays in a cache, unlocked."""
+        self.release_pages(group)
+        del self.groups[group.request.id]
+        if not self.stop(group):
+            self.waiting.remove(group)
+
+    def remove_sequence(self, group: SequenceGroup, index: int) -> None:
+        """Remove one finished sequence; with the last one, the group."""
+        has_followers = group.request.id in self.running and group.waits_for_first
+        for sequence in [s for s in group.sequences if s.index == index]:
+            release_sequence(sequence, self.kv_cache.prefix_cache)
+            group.sequences.remove(sequence)
+        if not group.sequences:
+            self.remove(group)
+        elif has_followers:
+            self.requeue(group)  # the removed sequence may be the first, which the others wait for
+
+    def release_pages(self, group: SequenceGroup) -> None:
+        for sequence in [*group.sequences, *group.spares]:
+            release_sequence(sequence, self.kv_cache.prefix_cache)
+        group.spares = []
+        if group.source is not None:
+            self.kv_cache.encoder_cache.release(group.source, group.request.id)
+            group.source = None
+
+    def sequences_with_pages(self) -> Iterator[tuple[SequenceGroup, Sequence, PageTables]]:
+        """All sequences that have page tables, spares included."""
+        for group in self.groups.values():
+            for sequence in [*group.sequences, *group.spares]:
+                if sequence.tables is not None:
+                    yield group, sequence, sequence.tables
+
+    def filled_rows(self) -> dict[int, int]:
+        """Number of rows of each held page that belong to a computed token."""
+        R, filled = self.kv_cache.pool.page_size, dict[int, int]()
+        for _, sequence, tables in self.sequences_with_pages():
+            for table in tables.by_group:
+                for block, page in enumerate(table):
+                    rows = max(0, min(R, sequence.num_computed - block * R))
+                    filled[page] = max(rows, filled.get(page, 0))
+        for source in self.kv_cache.encoder_cache.sources.values():
+            for table in source.page_tables:
+                for block, page in enumerate(table):
+                    filled[page] = min(R, source.num_tokens - block * R)
+        cached = self.kv_cache.prefix_cache.block_pages()
+        filled |= {page: R for page_ids in cached for page in page_ids}
+        filled.pop(0, None)
+        return filled
+
+    def row_share(self) -> float:
+        """Share of the rows in held pages that belong to a computed token; 1.0 without pages."""
+        R, filled = self.kv_cache.pool.page_size, self.filled_rows()
+        return sum(filled.values()) / (len(filled) * R) if filled else 1.0
+
+    def engine_stats(self) -> EngineStats:
+        """Counters so far and the current use of pages."""
+        counts, pool, log = self.statistics, self.kv_cache.pool, self.statistics.log
+        return EngineStats(
+            requests=counts.admitted,
+            waiting=len(self.waiting),
+            running=len(self.running),
+            steps=counts.steps,
+            computed_tokens=counts.computed_tokens,
+            prompt_tokens=counts.prompt_tokens,
+            hit_tokens=counts.cached_tokens,
+            hit_rate=counts.hit_rate,
+            recent_requests=len(log.prompts),
+            recent_hit_rate=ratio(log.num_cached, log.num_tokens),
+            optimal_hit_rate=ratio(best_hits(log.prompts, pool.page_size), log.num_tokens),
+            encoded_tokens=counts.encoded_tokens,
+            source_hit_tokens=counts.cached_source_tokens,
+            draft_tokens=counts.draft_tokens,
+            accepted_tokens=counts.accepted_tokens,
+            pages=pool.num_usable,
+            pages_in_use=pool.num_usable - pool.num_free - pool.num_evictable,
+            pages_cached=pool.num_evictable,
+            row_share=self.row_share(),
+            preemptions=counts.preempted,
+            evictions=self.kv_cache.num_evicted,
+        )
