@@ -32,7 +32,7 @@ class GroupedQueryAttention(Attention):
         self, config: AttentionConfig, width: int, norm: NormConfig, slot: AttentionSlot
     ) -> None:
         self.num_heads, self.num_kv_heads = config.num_heads, config.kv_heads
-        self.head_size = config.size_of_head(width)
+        self.width, self.head_size = width, config.size_of_head(width)
         super().__init__(config, slot, scale=self.head_size**-0.5)
         H, K, C = self.num_heads, self.num_kv_heads, self.head_size
         out_bias = config.bias if config.out_bias is None else config.out_bias
@@ -46,7 +46,7 @@ class GroupedQueryAttention(Attention):
 
     def forward(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """Project, update the KV cache, attend, and merge the heads."""
-        check_shapes(x_BTD=x_BTD)
+        check_shapes(x_BTD=x_BTD, D=self.width)
         if self.slot.is_cross:
             return self.cross_attention(x_BTD, ctx)
         H, K = self.num_heads, self.num_kv_heads

@@ -65,7 +65,8 @@ class LatentAttention(Attention):
     def __init__(
         self, config: AttentionConfig, width: int, norm: NormConfig, slot: AttentionSlot
     ) -> None:
-        self.num_heads = H = config.num_heads
+        self.width, self.num_heads = width, config.num_heads
+        H = config.num_heads
         A, J, O, U = config.latent_sizes(width)  # noqa: E741  the letter key's own name
         self.kv_rank, self.nope_size, self.rope_size, self.value_size = A, J, O, U
         super().__init__(config, slot, scale=(J + O) ** -0.5)
@@ -91,7 +92,7 @@ class LatentAttention(Attention):
 
     def forward(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """Project, update the KV cache, attend in the cheaper form, and merge the heads."""
-        check_shapes(x_BTD=x_BTD)
+        check_shapes(x_BTD=x_BTD, D=self.width)
         if self.slot.is_cross:
             kv = self.cached_source_kv(ctx)
         else:

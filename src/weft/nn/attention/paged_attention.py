@@ -42,6 +42,7 @@ class MaskSpan:
 def attend_pages(call: AttentionCall[PagedView]) -> tuple[Tensor, Tensor]:
     """(out_1NHU, lse_NH): by the paged kernel if it supports mask and bias, else query by query."""
     span, bias, view = mask_span(call.mask), call.bias, call.kv
+    check_shapes(q_BNHC=call.q_BTHC, k_PRKC=view.k_PRKC, v_PRKU=view.v_PRKU, B=1)
     if span is None or (bias is not None and not bias.by_distance):
         return attend_each_query(call)
     bias_HM = None if bias is None else bias_table(bias, view, span.is_causal)

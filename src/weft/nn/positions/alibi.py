@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from weft.core.shapes import check_shapes
 from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
 
 
@@ -36,6 +37,7 @@ class Alibi(Position):
         self.num_heads, self.is_causal = shape.num_heads, shape.is_causal
 
     def bias(self, layer: int, q_BTHC: Tensor) -> Bias:
+        check_shapes(q_BTHC=q_BTHC, H=self.num_heads)
         # at least float32: bfloat16 cannot represent all distances beyond 256
         dtype = torch.promote_types(q_BTHC.dtype, torch.float32)
         return AlibiBias(slopes(self.num_heads, dtype, q_BTHC.device), self.is_causal)

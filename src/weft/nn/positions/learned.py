@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.errors import UsageError
+from weft.core.shapes import check_shapes
 from weft.nn.positions.base import Position, PositionConfigBase, PositionShape
 
 
@@ -46,6 +47,7 @@ class Learned(Position):
         return self.table_MD[self.offset :] if num_rows <= self.max_len else None
 
     def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        check_shapes(x_BTD=x_BTD, table_MD=self.table_MD)
         last = int(positions_BT.max())
         if last >= self.max_len:
             raise UsageError(

@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.shapes import check_shapes
 from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
 
 
@@ -44,6 +45,7 @@ class Shaw(Position):
 
     def bias(self, layer: int, q_BTHC: Tensor) -> Bias:
         """Each query is multiplied by each of the M distance vectors once; tiles only gather."""
+        check_shapes(q_BTHC=q_BTHC, table_LMC=self.table_LMC)
         table_MC = self.table_LMC[layer] * q_BTHC.shape[-1] ** -0.5
         return ShawBias(q_BTHC @ table_MC.T, self.left, self.right)
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.errors import ConfigError
+from weft.core.shapes import check_shapes
 from weft.nn.positions.base import Position, PositionConfigBase, PositionShape
 from weft.nn.positions.position_table import PositionTable
 
@@ -54,6 +55,7 @@ class Sinusoidal(Position):
         self.table = PositionTable(self.sinusoids)
 
     def add(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        check_shapes(x_BTD=x_BTD, D=self.width)
         return x_BTD + self.table.rows(positions_BT).to(x_BTD.dtype)
 
     def position_rows(self, num_rows: int) -> Tensor | None:

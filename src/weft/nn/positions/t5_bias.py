@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.errors import Problem
+from weft.core.shapes import check_shapes
 from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
 
 
@@ -63,6 +64,7 @@ class T5Bias(Position):
         nn.init.normal_(self.table_MH, std=config.init_std)
 
     def bias(self, layer: int, q_BTHC: Tensor) -> Bias:
+        check_shapes(q_BTHC=q_BTHC, table_MH=self.table_MH)
         return BucketBias(self.table_MH, self.rule)
 
 

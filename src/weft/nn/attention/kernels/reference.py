@@ -77,6 +77,7 @@ def merge(
     subtracted first; a side without keys (lse -inf) has weight 0, in the gradient too. If both
     sides have no keys: 0 and -inf.
     """
+    check_shapes(a_BTHU=out_a_BTHU, b_BTHU=out_b_BTHU, a_BHT=lse_a_BHT, b_BHT=lse_b_BHT)
     max_BHT = torch.maximum(lse_a_BHT, lse_b_BHT).detach()
     is_empty_BHT = max_BHT == -torch.inf
     max_BHT = max_BHT.masked_fill(is_empty_BHT, 0.0)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.core.shapes import check_shapes
 from weft.native import attention_kernels
 
 MAX_PAIRS = 64 * 64
@@ -36,6 +37,7 @@ def short_attention(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """(out_BHTU, lse_BHT), by the compiled kernel where it supports the call."""
+    check_shapes(q_BHTC=q_BHTC, k_BHSC=k_BHSC, v_BHSU=v_BHSU)
     compiled = attention_kernels.short_attention(q_BHTC, k_BHSC, v_BHSU, added_BHTS, scale)
     if compiled is not None:
         return compiled
