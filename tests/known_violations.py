@@ -106,7 +106,6 @@ KNOWN = [
     "not in the map of its package: engine/further",
     "not in the map of its package: engine/grammar",
     "not in the map of its package: engine/logprobs",
-    "not in the map of its package: look/self_attention",
     "not in the map of its package: models/cost",
     "not in the map of its package: models/next_ids",
     "not in the map of its package: models/visibility",

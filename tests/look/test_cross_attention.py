@@ -6,7 +6,7 @@ import torch
 
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
-from weft.look.cross_attention import cross_attention
+from weft.look.attention_weights import cross_attention
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.text.settings import TokenizerConfig
@@ -35,8 +35,13 @@ def model_of(tokenizer, **changes):
 
 def test_rows_are_written_tokens_and_columns_source_tokens(tokenizer):
     seen = cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET)
-    assert seen.written == [*"I ate", "<end>"]
-    assert seen.weights_LHTS.shape == (LAYERS, HEADS, len(seen.written), len(seen.read))
+    assert seen.target_tokens == [*"I ate", "<end>"]
+    assert seen.weights_LHTS.shape == (
+        LAYERS,
+        HEADS,
+        len(seen.target_tokens),
+        len(seen.source_tokens),
+    )
     np.testing.assert_allclose(seen.weights_LHTS.sum(-1), 1, rtol=1e-5)
     np.testing.assert_allclose(seen.mean(), seen.weights_LHTS.mean((0, 1)))
 
@@ -45,8 +50,8 @@ def test_a_character_outside_the_vocabulary_is_shown_whole(tokenizer):
     seen = cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET)
     known, unknown = ["\u6211", "\u5403", "\u4e86"], ["\u82f9", "\u679c"]
     spelled = [f"{char}/{number}" for char in unknown for number in (1, 2, 3)]
-    assert seen.read == ["<begin>", *known, *spelled, "<end>"]
-    assert "\ufffd" not in "".join(seen.read + seen.written)
+    assert seen.source_tokens == ["<begin>", *known, *spelled, "<end>"]
+    assert "\ufffd" not in "".join(seen.source_tokens + seen.target_tokens)
 
 
 def test_the_weights_make_the_output_of_the_layer(tokenizer):
@@ -80,10 +85,13 @@ def test_what_is_written_is_cut_as_the_target_side_cuts_it(tokenizer):
     end, inputs = words.id_of("end"), []
     model.decoder.register_forward_pre_hook(lambda _, args: inputs.append(args[0].ids_BT.tolist()))
     seen = cross_attention(model, both, SOURCE, "I ate", start=end)
-    assert seen.written == words.tokens("I ate").pieces
-    assert seen.read == cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET).read
+    assert seen.target_tokens == words.tokens("I ate").pieces
+    assert (
+        seen.source_tokens
+        == cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET).source_tokens
+    )
     assert inputs == [[[end, *words.tokens("I ate").ids[:-1]]]]
-    assert seen.weights_LHTS.shape[2:] == (len(seen.written), len(seen.read))
+    assert seen.weights_LHTS.shape[2:] == (len(seen.target_tokens), len(seen.source_tokens))
 
 
 def test_nothing_stays_behind(tokenizer):
@@ -95,8 +103,8 @@ def test_nothing_stays_behind(tokenizer):
 
 def test_the_sharpest_head_is_found(tokenizer):
     seen = cross_attention(model_of(tokenizer), tokenizer, SOURCE, TARGET)
-    seen.weights_LHTS[:] = 1 / len(seen.read)
-    seen.weights_LHTS[1, 2] = np.eye(len(seen.written), len(seen.read))
+    seen.weights_LHTS[:] = 1 / len(seen.source_tokens)
+    seen.weights_LHTS[1, 2] = np.eye(len(seen.target_tokens), len(seen.source_tokens))
     assert seen.sharpest() == (1, 2)
 
 

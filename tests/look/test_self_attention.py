@@ -1,10 +1,10 @@
-"""Self-attention from outside: rows add up, and a word's share is what its tokens give another."""
+"""Self-attention weights: rows sum to 1, and a word's share is that of its tokens."""
 
 import numpy as np
 import pytest
 
 from weft.core.errors import UsageError
-from weft.look.self_attention import self_attention
+from weft.look.attention_weights import self_attention
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.text.settings import TokenizerConfig
@@ -20,7 +20,7 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("kind", ["encoder", "encoder-decoder", "decoder"])
-def test_a_row_is_all_that_a_token_looks_at(tokenizer, kind):
+def test_a_row_is_all_that_a_token_attends_to(tokenizer, kind):
     config = ModelConfig(
         kind=kind, vocab_size=tokenizer.vocab_size, width=32, num_layers=2, max_len=40,
         attention={"num_heads": 4},
@@ -39,8 +39,8 @@ def test_a_row_is_all_that_a_token_looks_at(tokenizer, kind):
     assert model.training
 
 
-def test_a_word_that_is_not_there_once_is_refused(tokenizer):
+def test_a_word_that_does_not_occur_once_is_refused(tokenizer):
     config = ModelConfig(kind="encoder", vocab_size=tokenizer.vocab_size, width=32, num_layers=1)
     seen = self_attention(build_model(config), tokenizer, TEXT)
-    with pytest.raises(UsageError, match="stands 0 times"):
+    with pytest.raises(UsageError, match="occurs 0 times"):
         seen.share(TEXT, IT, "x")

@@ -1,4 +1,4 @@
-"""Text on a terminal: widths, cutting, shades."""
+"""Text on a terminal: widths, truncation, shades."""
 
 import locale
 
@@ -8,12 +8,12 @@ from weft.look.terminal import (
     ASCII_SHADES,
     SHADES,
     STEPS,
-    cut,
     display_width,
     is_ascii_only,
     legend,
     pad,
     shade,
+    truncate,
     visible,
 )
 
@@ -44,9 +44,9 @@ def test_padding_fills_up_to_a_width_in_columns():
     [("abc", 3, "abc"), ("abcd", 3, "ab~"), ("\u82f9\u679c", 4, "\u82f9\u679c"),
      ("\u82f9\u679c", 3, "\u82f9~"), ("a\u82f9\u679c", 3, "a~")],
 )  # fmt: skip
-def test_cutting_keeps_whole_characters(text, width, kept):
-    assert cut(text, width) == kept
-    assert display_width(cut(text, width)) <= width
+def test_truncation_keeps_whole_characters(text, width, kept):
+    assert truncate(text, width) == kept
+    assert display_width(truncate(text, width)) <= width
 
 
 def test_shades_grow_with_the_weight():

@@ -182,7 +182,7 @@ def language_row(answers: list[Answer], tag: str) -> tuple[str, str, str, str]:
 
 def show_attention(model: LoadedModel) -> None:
     """What the model looks at while it writes one date."""
-    from weft.look.cross_attention import cross_attention
+    from weft.look.attention_weights import cross_attention
     from weft.look.heatmap import heat_map
     from weft.look.terminal import is_ascii_only
 
@@ -191,7 +191,10 @@ def show_attention(model: LoadedModel) -> None:
     layer, head = seen.sharpest()
     print(f"{SHOWN} -> {answer}: where layer {layer + 1}, head {head + 1} looks for each token")
     lines = heat_map(
-        seen.weights_LHTS[layer, head], seen.written, seen.read, is_ascii=is_ascii_only()
+        seen.weights_LHTS[layer, head],
+        seen.target_tokens,
+        seen.source_tokens,
+        is_ascii=is_ascii_only(),
     )
     print("\n".join(lines), end="\n\n")
 

@@ -1,5 +1,6 @@
-"""Looking inside a model from outside: hooks on named submodules, views for terminals.
+"""Views of a model's internals, by hooks on named submodules; nothing below imports this package.
 
-terminal           how wide text is on a screen       heatmap    weights -> lines of shaded blocks
-cross_attention    a model and a pair of texts -> what each written token looked at
+attention_weights   cross- and self-attention weights of one forward pass
+heatmap             a matrix of weights -> lines of shaded blocks
+terminal            width of text on a screen, padding, truncation, shades
 """

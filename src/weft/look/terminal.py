@@ -1,7 +1,7 @@
-"""Text on a terminal: its width in columns, padding and cutting by it, and shades of grey.
+"""Text on a terminal: width in columns, padding, truncation, and shades of gray.
 
 A Chinese character takes two columns, a combining mark none (Unicode's East Asian width, UAX 11).
-Where the locale is not UTF-8, or where asked, shades are ASCII. Colour is never used.
+If the locale is not UTF-8, or on request, shades are ASCII. Colors are not used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SPACE, ASCII_SPACE = "\u2581", "_"
 
 
 def display_width(text: str) -> int:
-    """Columns that the text takes."""
+    """Width of the text in columns."""
     return sum(map(char_width, text))
 
 
@@ -30,12 +30,13 @@ def char_width(char: str) -> int:
 
 
 def pad(text: str, width: int) -> str:
-    """The text with spaces behind it, `width` columns in all; a longer one stays as it is."""
+    """The text followed by spaces, `width` columns in total; a longer text is unchanged."""
     return text + " " * (width - display_width(text))
 
 
-def cut(text: str, width: int) -> str:
-    """As many whole characters as fit into `width` columns, with "~" at the end if some do not."""
+def truncate(text: str, width: int) -> str:
+    """As many whole characters as fit into `width` columns, with "~" at the end if some are left
+    out."""
     if display_width(text) <= width:
         return text
     used, kept = 1, ""
@@ -53,13 +54,13 @@ def is_ascii_only() -> bool:
 
 
 def shade(weight: float, is_ascii: bool = False) -> str:
-    """A block that is the darker, the larger a weight between 0 and 1 is."""
+    """The block for a weight between 0 and 1: darker for larger weights."""
     level = sum(weight >= step for step in STEPS)
     return (ASCII_SHADES if is_ascii else SHADES)[level]
 
 
 def legend(is_ascii: bool = False) -> str:
-    """What the shades mean, in one line."""
+    """The meaning of the shades, in one line."""
     shades = (ASCII_SHADES if is_ascii else SHADES)[1:]
     return "  ".join(
         f"{block * 2} from {step:.2f}" for block, step in zip(shades, STEPS, strict=True)
@@ -67,6 +68,6 @@ def legend(is_ascii: bool = False) -> str:
 
 
 def visible(piece: str, is_ascii: bool = False) -> str:
-    """A token with its spaces shown, and what cannot be seen written as an escape."""
+    """A token with visible spaces and escapes for unprintable characters."""
     shown = piece.replace(" ", ASCII_SPACE if is_ascii else SPACE)
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shown)
