@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.models.build import build_model as build_model
     from weft.models.config import ModelConfig as ModelConfig
     from weft.text.tokenizer import Tokenizer as Tokenizer
-    from weft.training.api import train as train
+    from weft.training.run import train as train
 
 __version__ = "0.1.0.dev0"
 
@@ -38,7 +38,7 @@ PUBLIC = {
     "Tokenizer": "weft.text.tokenizer",
     "build_model": "weft.models.build",
     "load": "weft.engine.load",
-    "train": "weft.training.api",
+    "train": "weft.training.run",
 }
 """What we promise: each public name and the module that holds it. The rest may move."""
 

@@ -10,8 +10,8 @@ from weft.bench.switches import SWITCHES, cache_bytes, changed, measure
 from weft.core.config import read_settings
 from weft.core.errors import UsageError
 from weft.models.config import ModelConfig
-from weft.training.data.files import Files
-from weft.training.settings import Recipe
+from weft.training.data.files import TrainingFiles
+from weft.training.recipe import Recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "shakespeare.toml"
 SMALL = {
@@ -32,7 +32,7 @@ def recipe() -> Recipe:
 def test_each_switch_is_trained_once_and_has_its_own_row(recipe: Recipe, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("to be or not to be that is the question\n" * 20)
-    files, trained = Files("lm", (text,)), []
+    files, trained = TrainingFiles("lm", (text,)), []
     switches = ["base", "model.attention.kind=mqa", "model.position.kind=alibi"]
     first = measure(recipe, files, tmp_path / "runs", switches, trained.append)
     assert trained == switches == [row["switch"] for row in first["rows"]]
@@ -60,4 +60,4 @@ def test_without_validation_there_is_nothing_to_compare(recipe: Recipe, tmp_path
     text.write_text("to be or not to be\n" * 20)
     blind = recipe.with_changes({"train.valid_share": 0.0})
     with pytest.raises(UsageError, match="no validation data"):
-        measure(blind, Files("lm", (text,)), tmp_path / "runs", ["base"])
+        measure(blind, TrainingFiles("lm", (text,)), tmp_path / "runs", ["base"])

@@ -14,7 +14,7 @@ from weft.cli.app import COMMANDS, Command, main
 from weft.core.config import read_settings
 from weft.look.terminal import display_width
 from weft.training.dates.pairs import part_of
-from weft.training.settings import Recipe
+from weft.training.recipe import Recipe
 
 OURS = {
     name: Command(f"weft.cli.{name}", name)

@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from weft.training.data.files import Files
-from weft.training.settings import Recipe
+from weft.training.data.files import TrainingFiles
+from weft.training.recipe import Recipe
 
 
 def recipe(**train: Any) -> Recipe:
@@ -37,6 +37,6 @@ def write_pairs(folder: Path, lines: int = 60) -> tuple[Path, Path]:
     return source, target
 
 
-def files(folder: Path) -> Files:
+def files(folder: Path) -> TrainingFiles:
     pairs = write_pairs(folder)
-    return Files("translate", pairs, pairs)
+    return TrainingFiles("translate", pairs, pairs)

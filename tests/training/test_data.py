@@ -13,11 +13,11 @@ from weft.text.samples import IGNORE
 from weft.text.settings import TokenizerConfig
 from weft.text.tokenizer import Tokenizer
 from weft.training.data.base import Batch
-from weft.training.data.files import Files
-from weft.training.data.pairs import PairData, PairSettings
-from weft.training.data.texts import TextData, TextSettings
+from weft.training.data.files import TrainingFiles
+from weft.training.data.pairs import PairData, PairDataConfig
+from weft.training.data.texts import TextData, TextDataConfig
 from weft.training.data.tokens import TokenFile
-from weft.training.processes import Processes
+from weft.training.distributed import DistributedContext
 
 from .material import write_pairs
 
@@ -32,7 +32,7 @@ def tokenizer() -> Tokenizer:
 
 def pair_data(tokenizer: Tokenizer, **changes: object) -> PairData:
     return PairData(
-        PAIRS, tokenizer, PairSettings(**{"max_len": 40, "batch_tokens": 60, **changes})
+        PAIRS, tokenizer, PairDataConfig(**{"max_len": 40, "batch_tokens": 60, **changes})
     )
 
 
@@ -60,13 +60,13 @@ def test_targets_are_the_input_one_token_later(tokenizer: Tokenizer) -> None:
     assert data.count_targets(0, rows) == int((batch.targets_BT != IGNORE).sum())
 
 
-class OneOfThree(Processes):
+class OneOfThree(DistributedContext):
     """A process that knows its own rows only; the lengths of the others stay zero."""
 
-    def merge_rows(self, own: np.ndarray, num_rows: int) -> np.ndarray:
-        whole = np.zeros((num_rows, *own.shape[1:]), dtype=own.dtype)
-        whole[self.rank :: self.world] = own
-        return whole
+    def gather_rows(self, local_rows: np.ndarray, num_rows: int) -> np.ndarray:
+        rows = np.zeros((num_rows, *local_rows.shape[1:]), dtype=local_rows.dtype)
+        rows[self.rank :: self.world_size] = local_rows
+        return rows
 
     def sum(self, value: float) -> float:
         return value
@@ -75,9 +75,9 @@ class OneOfThree(Processes):
 def test_processes_encode_their_own_rows_and_together_make_up_the_batch(
     tokenizer: Tokenizer,
 ) -> None:
-    whole, settings = pair_data(tokenizer), PairSettings(max_len=40, batch_tokens=60)
+    whole, settings = pair_data(tokenizer), PairDataConfig(max_len=40, batch_tokens=60)
     parts = [PairData(PAIRS, tokenizer, settings, OneOfThree(rank, 3)) for rank in range(3)]
-    assert [len(part.own) for part in parts] == [14, 13, 13]
+    assert [len(part.local_pairs) for part in parts] == [14, 13, 13]
     for rows in whole.plan(0):
         loaded = [part.load(0, rows) for part in parts]
         found = [ids for batch in loaded for ids in sentences(batch)]
@@ -93,7 +93,7 @@ def sentences(batch: Batch) -> list[list[int]]:
 def test_bpe_dropout_draws_anew_each_epoch_and_repeats_with_its_seed(tokenizer: Tokenizer) -> None:
     def ids(epoch: int) -> list[list[int]]:
         data = pair_data(tokenizer, bpe_dropout=0.5)
-        return [data.at(epoch).targets[row].tolist() for row in range(len(PAIRS))]
+        return [data.encoded(epoch).targets[row].tolist() for row in range(len(PAIRS))]
 
     assert ids(1) == ids(1) != ids(2)
     for row, row_ids in enumerate(ids(1)):
@@ -101,7 +101,7 @@ def test_bpe_dropout_draws_anew_each_epoch_and_repeats_with_its_seed(tokenizer: 
 
 
 def test_empty_sides_are_skipped_and_too_many_are_refused(tokenizer: Tokenizer) -> None:
-    settings = PairSettings(max_len=40, batch_tokens=60)
+    settings = PairDataConfig(max_len=40, batch_tokens=60)
     data = PairData([*PAIRS, ("", "x")], tokenizer, settings)
     assert data.num_pairs == len(PAIRS)
     with pytest.raises(DataError, match="10 of 50 pairs have an empty side.*20%.*allows 10%"):
@@ -114,7 +114,7 @@ def test_long_lines_are_counted_and_too_many_are_refused(tokenizer: Tokenizer) -
 
 
 def text_data(
-    folder: Path, texts: list[str], tokenizer: Tokenizer, settings: TextSettings
+    folder: Path, texts: list[str], tokenizer: Tokenizer, settings: TextDataConfig
 ) -> TextData:
     TokenFile.write(folder / "ids", texts, tokenizer)
     return TextData(TokenFile.open(folder / "ids"), tokenizer, settings)
@@ -123,11 +123,11 @@ def text_data(
 def test_a_stream_is_cut_elsewhere_each_epoch_and_nothing_is_lost(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
-    settings = TextSettings(sample_len=7, batch_tokens=21, documents="file")
+    settings = TextDataConfig(sample_len=7, batch_tokens=21, documents="file")
     data = text_data(tmp_path, ["a b c " * 50], tokenizer, settings)
     total = data.num_tokens - 1
     assert sum(data.count_targets(0, rows) for rows in data.plan(0)) == total
-    firsts = {tuple(data.at(epoch)[0].ids_T.tolist()) for epoch in range(1, 6)}
+    firsts = {tuple(data.samples(epoch)[0].ids_T.tolist()) for epoch in range(1, 6)}
     assert len(firsts) > 1
     batch = data.load(1, data.plan(1)[0])
     assert batch.documents_BT is None
@@ -137,15 +137,15 @@ def test_masking_hides_the_asked_share_and_asks_only_for_what_is_hidden(
     tmp_path: Path,
     tokenizer: Tokenizer,
 ) -> None:
-    settings = TextSettings(sample_len=50, batch_tokens=50, objective="mlm", mask_share=0.3)
+    settings = TextDataConfig(sample_len=50, batch_tokens=50, objective="mlm", mask_share=0.3)
     texts = [text for pair in PAIRS for text in pair] * 5
     data = text_data(tmp_path, texts, tokenizer, settings)
-    rows = list(range(len(data.at(0))))
+    rows = list(range(len(data.samples(0))))
     asked_for = sum(int((data.masked(0, row).targets_T != IGNORE).sum()) for row in rows)
     assert data.count_targets(0, rows) == asked_for
     asked = hidden = seen = 0
-    for row in range(len(data.at(0))):
-        plain, masked = data.at(0)[row], data.masked(0, row)
+    for row in range(len(data.samples(0))):
+        plain, masked = data.samples(0)[row], data.masked(0, row)
         chosen = masked.targets_T != IGNORE
         assert (masked.targets_T[chosen] == plain.ids_T[chosen]).all()
         assert (masked.ids_T[~chosen] == plain.ids_T[~chosen]).all()
@@ -160,31 +160,31 @@ def test_masking_hides_the_asked_share_and_asks_only_for_what_is_hidden(
 
 def test_files_read_pairs_tsv_and_text(tmp_path: Path) -> None:
     source, target = write_pairs(tmp_path, lines=3)
-    pairs = list(Files("translate", (source, target)).pairs("train"))
+    pairs = list(TrainingFiles("translate", (source, target)).pairs("train"))
     assert all(a == b[::-1] for a, b in pairs) and len(pairs) == 3
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(pairs)))
-    assert list(Files("translate", (tsv,), columns=(2, 3)).pairs("train")) == pairs
-    lines = Files("lm", (source,)).texts("train", "line")
-    assert Files("lm", (source,)).texts("train", "file") == ["\n".join(lines) + "\n"]
-    assert sorted(Files("translate", (tsv,), columns=(2, 3)).tokenizer_lines()) == sorted(
+    assert list(TrainingFiles("translate", (tsv,), columns=(2, 3)).pairs("train")) == pairs
+    lines = TrainingFiles("lm", (source,)).texts("train", "line")
+    assert TrainingFiles("lm", (source,)).texts("train", "file") == ["\n".join(lines) + "\n"]
+    assert sorted(TrainingFiles("translate", (tsv,), columns=(2, 3)).tokenizer_lines()) == sorted(
         text for pair in pairs for text in pair
     )
 
 
 def test_wrong_files_are_refused(tmp_path: Path) -> None:
     source, target = write_pairs(tmp_path, lines=3)
-    with pytest.raises(UsageError, match="1 training files but pairs are 2"):
-        Files("translate", (source,))
+    with pytest.raises(UsageError, match="1 training files but pairs need 2"):
+        TrainingFiles("translate", (source,))
     with pytest.raises(UsageError, match="there are no training files"):
-        Files("lm", ())
+        TrainingFiles("lm", ())
     with pytest.raises(DataError, match="no-such: there is no such file"):
-        Files("lm", (tmp_path / "no-such",)).fingerprint()
+        TrainingFiles("lm", (tmp_path / "no-such",)).fingerprint()
     with pytest.raises(DataError, match="this is a folder"):
-        Files("lm", (tmp_path,)).fingerprint()
+        TrainingFiles("lm", (tmp_path,)).fingerprint()
     target.write_text("only one line\n")
     with pytest.raises(DataError, match="line"):
-        list(Files("translate", (source, target)).pairs("train"))
+        list(TrainingFiles("translate", (source, target)).pairs("train"))
 
 
 def test_text_with_nothing_to_predict_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -199,12 +199,12 @@ def test_the_file_of_ids_holds_every_document_once(tmp_path: Path, tokenizer: To
     texts = [f"a{i} b" for i in range(2500)]  # more than are encoded at once
     TokenFile.write(tmp_path / "ids", [*texts, " "], tokenizer)
     tokens = TokenFile.open(tmp_path / "ids")
-    found = np.split(tokens.flat, tokens.starts[1:-1])
+    found = np.split(tokens.ids, tokens.starts[1:-1])
     assert [part.tolist() for part in found] == tokenizer.encode_batch(texts)
 
 
 def test_documents_of_a_sample_are_kept_apart(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    settings = TextSettings(sample_len=16, batch_tokens=32)
+    settings = TextDataConfig(sample_len=16, batch_tokens=32)
     data = text_data(tmp_path, [p[0] for p in PAIRS], tokenizer, settings)
     batch = data.load(0, data.plan(0)[0])
     assert batch.documents_BT is not None and batch.documents_BT.shape == batch.ids_BT.shape

@@ -24,9 +24,9 @@ from weft.core.errors import UsageError
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.models.cost import cost_of
-from weft.training.data.files import Files
+from weft.training.data.files import TrainingFiles
+from weft.training.recipe import Recipe
 from weft.training.run import run_training
-from weft.training.settings import Recipe
 
 SWITCHES = (
     "base",
@@ -62,7 +62,7 @@ class Row:
 
 def measure(
     recipe: Recipe,
-    files: Files,
+    files: TrainingFiles,
     out: Path,
     switches: Sequence[str] = SWITCHES,
     watch: Watch = lambda switch: None,
@@ -87,7 +87,7 @@ def name_of(switch: str) -> str:
     return switch.removeprefix("model.").replace("=", "-")
 
 
-def one(recipe: Recipe, files: Files, out: Path, switch: str) -> Row:
+def one(recipe: Recipe, files: TrainingFiles, out: Path, switch: str) -> Row:
     scores = run_training(recipe, files, out)
     if "valid" not in scores:
         raise UsageError(

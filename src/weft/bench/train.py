@@ -31,9 +31,9 @@ from weft.models.config import ModelConfig
 from weft.text.batches import batches
 from weft.text.samples import IGNORE
 from weft.training.data.base import Batch
-from weft.training.loss import LossRule
+from weft.training.loss import LossConfig
 from weft.training.objective import batch_loss
-from weft.training.optimiser import OptimiserConfig, build_optimisers
+from weft.training.optimizer import OptimizerConfig, build_optimizers
 
 WIDTH, FEEDFORWARD, HEADS, LAYERS, DROPOUT, SMOOTHING = 128, 256, 4, 4, 0.3, 0.1
 Step = Callable[[Batch], None]
@@ -75,16 +75,16 @@ def real_tokens(batch: Batch) -> int:
 
 
 def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Step:
-    """One training step of any system: its loss, then the same optimiser for all."""
-    optimisers = build_optimisers(model, OptimiserConfig(lr=1e-3))
+    """One training step of any system: its loss, then the same optimizer for all."""
+    optimizers = build_optimizers(model, OptimizerConfig(lr=1e-3))
     model.train()
 
     def step(batch: Batch) -> None:
         loss_of(batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimiser in optimisers:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     return step
 
@@ -102,7 +102,7 @@ def weft_step(workload: Workload) -> Step:
         embedding={"tied": "all", "scale": True},
     )
     model = build_model(config)
-    rule = LossRule(SMOOTHING)
+    rule = LossConfig(SMOOTHING)
     return stepper(model, lambda batch: batch_loss(model, batch, rule) / real_tokens(batch))
 
 

@@ -147,10 +147,10 @@ def switches(
     """
     from weft.bench import switches as work
     from weft.cli.train import choose_data, read_recipe
-    from weft.training.api import files_of
+    from weft.training.run import training_files
 
     settings = read_recipe(recipe, change or [])
-    files = files_of(choose_data(settings, pairs, None, (1, 2), text, "lm", valid))
+    files = training_files(choose_data(settings, pairs, None, (1, 2), text, "lm", valid))
     chosen = ["base", *switch] if switch else list(work.SWITCHES)
     found = work.measure(settings, files, out, chosen, lambda name: say(f"training {name}"))
     if json:

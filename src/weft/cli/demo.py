@@ -21,9 +21,9 @@ from weft.core.errors import DataError
 
 if TYPE_CHECKING:
     from weft.engine.model import LoadedModel
-    from weft.training.data.files import Files
+    from weft.training.data.files import TrainingFiles
     from weft.training.loop import Progress
-    from weft.training.settings import Recipe
+    from weft.training.recipe import Recipe
 
 RECIPE = "dates.toml"
 NUM_TRAIN, NUM_VALID, NUM_TEST = 60_000, 500, 2_000
@@ -91,7 +91,7 @@ def command(
 
 def train_dates(out: Path, seed: int, steps: int | None) -> None:
     """Data and model in `out`; what is there already is kept."""
-    from weft.training.data.files import Files
+    from weft.training.data.files import TrainingFiles
     from weft.training.dates.files import write_dates
     from weft.training.dates.languages import LOCALES
 
@@ -101,10 +101,10 @@ def train_dates(out: Path, seed: int, steps: int | None) -> None:
     train, valid = (
         tuple(data / f"{part}.{side}" for side in ("src", "tgt")) for part in ("train", "valid")
     )
-    learn(recipe, Files("translate", train, valid), out)
+    learn(recipe, TrainingFiles("translate", train, valid), out)
 
 
-def learn(recipe: Recipe, files: Files, out: Path) -> None:
+def learn(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
     """Train, or go on; asked to stop, leave with the signal's exit code."""
     from weft.checkpoint.weft_folder import SCORES_FILE
     from weft.cli.watching import watch_training
@@ -129,7 +129,7 @@ def ignore(progress: Progress) -> None:
 def read_recipe(seed: int, steps: int | None) -> Recipe:
     """recipes/dates.toml with the given seed and number of steps."""
     from weft.core.config import read_settings, with_overrides
-    from weft.training.settings import Recipe
+    from weft.training.recipe import Recipe
 
     path = recipe_path()
     changes = {"train.seed": seed} | ({} if steps is None else {"train.steps": steps})

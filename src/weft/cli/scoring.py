@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from weft.models.build import Model
     from weft.text.tokenizer import Tokenizer
-    from weft.training.evaluate import Translate
+    from weft.training.loop import ScoreTranslations
 
 
-def greedy_scorer(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Translate:
+def greedy_scorer(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> ScoreTranslations:
     """A function that translates the sources greedily and scores the result."""
     from weft.checkpoint.weft_folder import Checkpoint
     from weft.engine.model import LoadedModel

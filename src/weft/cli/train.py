@@ -11,7 +11,7 @@ import typer
 from weft.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from weft.training.settings import DataConfig, Recipe
+    from weft.training.recipe import DataConfig, Recipe
 
 MANY = ("--pairs", "--text", "--valid")
 
@@ -74,15 +74,14 @@ def command(
     from weft.cli.scoring import greedy_scorer
     from weft.cli.watching import watch_training
     from weft.core.device import choose_device
-    from weft.training.api import files_of
-    from weft.training.run import run_training
+    from weft.training.run import run_training, training_files
     from weft.training.signals import StoppedBySignal
 
     settings = read_recipe(recipe, change or [])
     data = choose_data(settings, pairs, tsv, columns, text, objective, valid)
     # paths in a recipe are relative to it, paths on the command line to where it was typed
     base = recipe.parent if recipe is not None and data is settings.data else Path()
-    files = files_of(data, base)
+    files = training_files(data, base)
     try:
         with watch_training(settings.train.steps) as watch:
             place = choose_device(device)
@@ -106,7 +105,7 @@ def is_first_process() -> bool:
 def read_recipe(path: Path | None, changes: list[str]) -> Recipe:
     """The recipe with `--set` changes on top."""
     from weft.core.config import parse_override, read_settings, with_overrides
-    from weft.training.settings import Recipe
+    from weft.training.recipe import Recipe
 
     values = {} if path is None else read_settings(path)
     overrides = dict(parse_override(change) for change in changes)
@@ -124,7 +123,7 @@ def choose_data(
     valid: list[Path] | None,
 ) -> DataConfig:
     """The files of the arguments, or, where there are none, those of the recipe."""
-    from weft.training.settings import DataConfig
+    from weft.training.recipe import DataConfig
 
     if not (pairs or tsv or text or valid):
         return recipe.data

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from weft.cli.output import say
 
 if TYPE_CHECKING:
-    from weft.training.loop import Progress, Watch
+    from weft.training.loop import Progress, ProgressCallback
 
 LINES = 20
 """Lines of a run that is not watched on a terminal."""
 
 
 @contextmanager
-def watch_training(steps: int) -> Iterator[Watch]:
+def watch_training(steps: int) -> Iterator[ProgressCallback]:
     """What the training loop is to call after every step."""
     if not sys.stderr.isatty():
         yield Lines(steps)

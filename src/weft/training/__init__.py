@@ -1,8 +1,9 @@
-"""Training: a recipe and files -> a model folder.
+"""Training: a recipe and text files -> a model folder.
 
-settings    what a recipe says            data/       files -> batches
-objective   batch -> loss                 loss        logits -> loss, nothing stored
-optimiser   gradients -> weights          schedule    step -> learning rate
-state       what a run must remember      resume      remembering it on disk
-loop        the run                       evaluate    validation
+recipe         settings of a run                    data/        files -> batches
+run            `weft.train`: from files to folder   loop         the training loop, evaluation
+objective      batch -> loss                        loss         chunked cross-entropy
+rdrop          R-Drop loss                          optimizer    AdamW, Muon, schedules
+checkpointing  exact resume, averaging              distributed  DDP and FSDP2
+metrics_log    metrics.jsonl, TensorBoard           signals      SIGINT and SIGTERM
 """

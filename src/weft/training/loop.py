@@ -1,11 +1,11 @@
-"""The run: updates, checkpoints, evaluations, until the last step or the end of patience.
+"""The training loop: updates, checkpoints and evaluations until the last step or an early stop.
 
-    batch -> loss -> gradients -> clipped -> new weights        once a step
+    batch -> loss -> gradients -> clipping -> optimizer step    every step
     checkpoint                                                  every save_every steps
-    evaluation                                                  every evaluate_every steps, after it
+    evaluation on the validation data                           every evaluate_every steps, after it
 
-Saving comes before evaluating, and an evaluation that a kill cut off is done again, so that what a
-run decides does not depend on where it was stopped.
+A checkpoint is saved before the evaluation of the same step, and an evaluation that a kill cut off
+is repeated on resume, so that the result of a run does not depend on where it was stopped.
 """
 
 from __future__ import annotations
@@ -15,48 +15,54 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.weft_folder import unique_state
 from weft.core.errors import WeftError
 from weft.models.build import Model
+from weft.training.checkpointing import (
+    RunCheckpoints,
+    RunSnapshot,
+    RunState,
+    optimizer_tensors,
+    restore_optimizers,
+)
 from weft.training.data.base import Data
-from weft.training.evaluate import Translate, validate
-from weft.training.loss import LossRule
-from weft.training.metrics import Metrics
-from weft.training.optimiser import build_optimisers
-from weft.training.processes import Processes, copy_whole, whole
-from weft.training.resume import Checkpoints, Snapshot, optimiser_tensors, restore_optimisers
-from weft.training.schedule import rate_factor
-from weft.training.settings import TrainConfig
+from weft.training.distributed import DistributedContext, LossFunction, copy_full, full_tensor
+from weft.training.loss import LossConfig
+from weft.training.metrics_log import MetricsLog
+from weft.training.optimizer import build_optimizers, lr_factor
+from weft.training.recipe import TrainConfig
 from weft.training.signals import StopRequest
-from weft.training.state import RunState, seed_step
 
 
-class NotANumberError(WeftError):
-    """The loss left the numbers; the last checkpoint is from before that."""
+class NonFiniteLossError(WeftError):
+    """The loss became NaN or infinite; the last checkpoint is from before that step."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is told after every step."""
+    """Reported after every step, and after every evaluation."""
 
     step: int
     steps: int
     loss: float
-    rate: float
+    lr: float
     tokens_per_second: float
     seconds_left: float
     scores: dict[str, float] = field(default_factory=dict)
-    """Validation, after the steps that have one."""
+    """Validation scores; empty in the report of a step."""
 
 
-Watch = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
+ScoreTranslations = Callable[[Model], dict[str, float]]
+"""Translates validation lines with a model and scores them: {"bleu": ..., "chrf": ...}."""
 
 
 class Trainer:
-    """One run in one process."""
+    """One run, in one of its processes."""
 
     def __init__(
         self,
@@ -64,148 +70,170 @@ class Trainer:
         config: TrainConfig,
         data: Data,
         valid: Data | None,
-        checkpoints: Checkpoints,
-        metrics: Metrics,
-        translate: Translate | None = None,
-        processes: Processes | None = None,
+        checkpoints: RunCheckpoints,
+        metrics: MetricsLog,
+        score_translations: ScoreTranslations | None = None,
+        distributed: DistributedContext | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model, self.config, self.data, self.valid = model, config, data, valid
-        self.processes = processes or Processes()
-        self.loss_of = self.processes.spread(model, config.shard)
-        self.checkpoints, self.metrics, self.translate, self.now = (
-            checkpoints,
-            metrics,
-            translate,
-            now,
-        )
-        self.optimisers = build_optimisers(model, config.optimiser)
+        self.checkpoints, self.metrics, self.now = checkpoints, metrics, now
+        self.score_translations = score_translations
+        self.distributed = distributed or DistributedContext()
+        self.loss_function = self.distributed.wrap(model, config.shard)
+        self.optimizers = build_optimizers(model, config.optimiser)
         self.state = RunState()
 
-    def resume(self) -> bool:
-        """Take up the newest checkpoint; False where there is none."""
-        snapshot = self.checkpoints.load()
-        if snapshot is None:
-            return False
-        with torch.no_grad():
-            for name, tensor in unique_state(self.model).items():
-                copy_whole(tensor, snapshot.weights[name])
-        restore_optimisers(self.optimisers, snapshot.optimiser)
-        self.state = snapshot.state
-        self.processes.first_does(lambda: self.metrics.cut_after(self.state.step))
-        return True
-
-    def weights(self) -> dict[str, Tensor]:
-        """A copy of all weights, put together where they lie in parts; every process must ask."""
-        return {name: whole(t).cpu().clone() for name, t in unique_state(self.model).items()}
-
-    def save(self) -> None:
-        snapshot = Snapshot(self.weights(), optimiser_tensors(self.optimisers), self.state)
-        self.processes.first_does(lambda: self.checkpoints.save(snapshot))
-
-    def run(self, watch: Watch, stop: StopRequest) -> RunState:
-        """Train to the end. A stop request saves first and then raises."""
+    def run(self, watch: ProgressCallback, stop: StopRequest) -> RunState:
+        """Train to the end. On a stop request, save a checkpoint and raise StoppedBySignal."""
         self.model.train()
-        self.evaluate_if_due(watch)
+        self.evaluate_if_due(watch)  # on resume: the evaluation that a kill cut off
         for batches in self.updates():
             begin = self.now()
-            loss, tokens = self.update(batches)
-            self.state.seconds += self.now() - begin
-            self.state.tokens += tokens
-            self.report(loss, tokens / max(1e-9, self.now() - begin), watch)
-            if self.state.step % self.config.save_every == 0 or self.is_over:
+            loss, num_tokens = self.train_step(batches)
+            seconds = self.now() - begin
+            self.state.seconds += seconds
+            self.state.tokens += num_tokens
+            self.report(loss, num_tokens / max(1e-9, seconds), watch)
+            if self.state.step % self.config.save_every == 0 or self.is_finished:
                 self.save()
-            if self.processes.any(stop.is_asked):
+            if self.distributed.any(stop.is_set):
                 self.save()
-                stop.leave()
+                stop.raise_stopped()
             self.evaluate_if_due(watch)
         self.save()
         return self.state
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return self.state.step >= self.config.steps or self.state.is_stopped
 
     def updates(self) -> Iterator[list[list[int]]]:
-        """The batches of each update, from where the run stands; counts epochs and batches."""
-        state, parts = self.state, self.config.accumulate
-        while not self.is_over:
+        """The batches of each update (`accumulate` of them), as row numbers. Advances step, epoch
+        and index of the state."""
+        state, accumulate = self.state, self.config.accumulate
+        while not self.is_finished:
             plan = self.data.plan(state.epoch)
-            while state.index < len(plan) and not self.is_over:
-                chosen = plan[state.index : state.index + parts]
-                state.index += len(chosen)
+            while state.index < len(plan) and not self.is_finished:
+                batches = plan[state.index : state.index + accumulate]
+                state.index += len(batches)
                 state.step += 1
-                yield chosen
+                yield batches
             if state.index >= len(plan):
                 state.epoch, state.index = state.epoch + 1, 0
 
-    @property
-    def rule(self) -> LossRule:
-        """The loss of the step that is under way."""
-        config = self.config
-        is_agreed = self.state.step > config.rdrop_from
-        return LossRule(config.label_smoothing, config.rdrop if is_agreed else 0.0)
-
-    def update(self, batches: Sequence[list[int]]) -> tuple[float, int]:
-        """One step: (mean loss of a token, tokens)."""
-        config, state, epoch, rule = self.config, self.state, self.state.epoch, self.rule
-        tokens = sum(self.data.count_targets(epoch, rows) for rows in batches)
-        total = 0.0
+    def train_step(self, batches: Sequence[list[int]]) -> tuple[float, int]:
+        """One update of the weights: (mean loss per token, target tokens), over all processes."""
+        loss_config = self.loss_config()
+        num_tokens = sum(self.data.count_targets(self.state.epoch, rows) for rows in batches)
+        num_losses = num_tokens * (2 if loss_config.rdrop else 1)
+        mean_loss = 0.0
         for part, rows in enumerate(batches):
-            seed_step(config.seed, state.step, part, self.processes.rank)
-            batch = self.data.load(epoch, rows).to(self.processes.device)
-            loss = self.loss_of(batch, rule) / (tokens * (2 if rule.rdrop else 1))
-            (loss * self.processes.world).backward()  # the exchange divides by it
-            total += loss.item()
-        total = self.processes.sum(total)
-        if not math.isfinite(total):
-            raise self.not_a_number(total)
-        self.step_weights()
-        return total, tokens
+            seed_random(self.config.seed, self.state.step, part, self.distributed.rank)
+            batch = self.data.load(self.state.epoch, rows).to(self.distributed.device)
+            loss = self.loss_function(batch, loss_config) / num_losses
+            # DDP and FSDP average gradients over processes; the sum is wanted
+            (loss * self.distributed.world_size).backward()
+            mean_loss += loss.item()
+        mean_loss = self.distributed.sum(mean_loss)
+        if not math.isfinite(mean_loss):
+            raise self.non_finite_loss(mean_loss)
+        if self.config.optimiser.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimiser.clip)
+        lr = self.learning_rate()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return mean_loss, num_tokens
 
-    def step_weights(self) -> None:
-        """Clip the gradients, set the learning rate of this step, and move."""
+    def loss_config(self) -> LossConfig:
+        """The loss of the current step."""
+        has_rdrop = self.state.step > self.config.rdrop_from
+        return LossConfig(self.config.label_smoothing, self.config.rdrop if has_rdrop else 0.0)
+
+    def learning_rate(self) -> float:
+        """The learning rate of the current step."""
         config = self.config
-        if config.optimiser.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), config.optimiser.clip)
-        rate = config.optimiser.lr * rate_factor(self.state.step, config.steps, config.schedule)
-        for optimiser in self.optimisers:
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        return config.optimiser.lr * lr_factor(self.state.step, config.steps, config.schedule)
 
-    def not_a_number(self, loss: float) -> NotANumberError:
-        step, steps = self.state.step, self.checkpoints.steps()
-        left = (
-            f"the checkpoint of step {steps[-1]} is untouched" if steps else "nothing was saved yet"
+    def non_finite_loss(self, loss: float) -> NonFiniteLossError:
+        steps = self.checkpoints.steps()
+        saved = (
+            f"The last checkpoint is of step {steps[-1]}." if steps else "Nothing was saved yet."
         )
-        return NotANumberError(
-            f"the loss of step {step} is {loss}: training has come apart, and {left}. Use a lower "
-            "train.optimiser.lr, a longer train.schedule.warmup or a lower train.optimiser.clip."
+        return NonFiniteLossError(
+            f"the loss of step {self.state.step} is {loss}: the loss is not finite. {saved} Use a "
+            "lower train.optimiser.lr, a longer train.schedule.warmup or a lower "
+            "train.optimiser.clip."
         )
 
-    def report(self, loss: float, speed: float, watch: Watch) -> None:
-        """Write the step down and tell whoever watches."""
-        config, state = self.config, self.state
-        rate = config.optimiser.lr * rate_factor(state.step, config.steps, config.schedule)
-        left = state.seconds / state.step * (config.steps - state.step)
-        if not self.processes.is_first:
+    def report(self, loss: float, tokens_per_second: float, watch: ProgressCallback) -> None:
+        """Log the metrics of a step and report progress; rank 0 only."""
+        if not self.distributed.is_rank_zero:
             return
-        self.metrics.write(state.step, {"loss": loss, "lr": rate, "tokens_per_second": speed})
-        watch(Progress(state.step, config.steps, loss, rate, speed, left))
+        state, num_steps, lr = self.state, self.config.steps, self.learning_rate()
+        values = {"loss": loss, "lr": lr, "tokens_per_second": tokens_per_second}
+        self.metrics.append(state.step, values)
+        seconds_left = state.seconds / state.step * (num_steps - state.step)
+        watch(Progress(state.step, num_steps, loss, lr, tokens_per_second, seconds_left))
 
-    def evaluate_if_due(self, watch: Watch) -> None:
-        """Look at the validation data where this step asks for it and it was not done yet."""
+    def evaluate_if_due(self, watch: ProgressCallback) -> None:
+        """Evaluate on the validation data if this step asks for it and it was not done yet."""
         state, config = self.state, self.config
         is_due = state.step % config.evaluate_every == 0 or state.step == config.steps
         if self.valid is None or not is_due or state.evaluated == state.step or state.step == 0:
             return
-        scores = validate(self.model, self.loss_of, self.valid, self.processes)
-        state.judge(scores["loss"], config.patience)
-        if not self.processes.is_first:
+        scores = validate(self.model, self.loss_function, self.valid, self.distributed)
+        state.update_early_stopping(scores["loss"], config.patience)
+        if not self.distributed.is_rank_zero:
             return
-        if self.translate is not None and not config.shard:
-            scores |= self.translate(self.model)
-        self.metrics.write(state.step, {f"valid_{name}": value for name, value in scores.items()})
+        if self.score_translations is not None and not config.shard:
+            scores |= self.score_translations(self.model)
+        self.metrics.append(state.step, {f"valid_{name}": value for name, value in scores.items()})
         watch(Progress(state.step, config.steps, math.nan, 0.0, 0.0, 0.0, scores))
+
+    def save(self) -> None:
+        """Save a checkpoint of the current step. Collective."""
+        snapshot = RunSnapshot(self.weights(), optimizer_tensors(self.optimizers), self.state)
+        self.distributed.on_rank_zero(lambda: self.checkpoints.save(snapshot))
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of all weights on the CPU, gathered if they are sharded. Collective."""
+        return {name: full_tensor(t).cpu().clone() for name, t in unique_state(self.model).items()}
+
+    def resume(self) -> bool:
+        """Load the newest checkpoint; False if there is none."""
+        snapshot = self.checkpoints.load()
+        if snapshot is None:
+            return False
+        with torch.no_grad():
+            for name, tensor in unique_state(self.model).items():
+                copy_full(tensor, snapshot.weights[name])
+        restore_optimizers(self.optimizers, snapshot.optimizer)
+        self.state = snapshot.state
+        self.distributed.on_rank_zero(lambda: self.metrics.truncate_after(self.state.step))
+        return True
+
+
+@torch.no_grad()
+def validate(
+    model: Model, loss_function: LossFunction, data: Data, distributed: DistributedContext
+) -> dict[str, float]:
+    """Mean loss per token without label smoothing, and perplexity. Keeps the mode of the model."""
+    was_training = model.training
+    model.eval()
+    total, num_tokens = 0.0, 0
+    for rows in data.plan(0):
+        total += loss_function(data.load(0, rows).to(distributed.device), LossConfig()).item()
+        num_tokens += data.count_targets(0, rows)
+    model.train(was_training)
+    loss = distributed.sum(total) / num_tokens
+    return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+
+
+def seed_random(seed: int, step: int, part: int = 0, rank: int = 0) -> None:
+    """Seed torch for one batch of one update in one process."""
+    mixed = np.random.SeedSequence([seed, step, part, rank]).generate_state(1, np.uint64)
+    torch.manual_seed(int(mixed[0]))

@@ -1,4 +1,4 @@
-"""A batch and a model -> the summed loss of the batch's tokens: one function for all tasks."""
+"""Model and batch -> summed loss over the target tokens: translation, lm and mlm alike."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from weft.models.encoder_decoder import EncoderDecoder
 from weft.nn.head import Head
 from weft.text.samples import IGNORE
 from weft.training.data.base import Batch
-from weft.training.loss import LossRule, token_loss
+from weft.training.loss import LossConfig, token_loss
 
 
-def batch_loss(model: Model, batch: Batch, rule: LossRule) -> Tensor:
-    """Summed over tokens; the caller divides by their number, maybe of several processes."""
-    if rule.rdrop:
-        batch = doubled(batch)
-    hidden_BTD = hidden(model, batch)
-    is_real_BT = batch.targets_BT != IGNORE
-    hidden_ND, targets_N = hidden_BTD[is_real_BT], batch.targets_BT[is_real_BT]
-    return head_loss(model.head, hidden_ND, targets_N, rule)
+def batch_loss(model: Model, batch: Batch, config: LossConfig) -> Tensor:
+    """Sum over the target tokens; the caller divides by their number over all processes."""
+    if config.rdrop:
+        batch = duplicate_for_rdrop(batch)
+    hidden_BTD = hidden_states(model, batch)
+    is_target_BT = batch.targets_BT != IGNORE
+    hidden_ND, targets_N = hidden_BTD[is_target_BT], batch.targets_BT[is_target_BT]
+    return head_loss(model.head, hidden_ND, targets_N, config)
 
 
-def hidden(model: Model, batch: Batch) -> Tensor:
-    """The last vectors of the stack that is to say something: hidden_BTD."""
+def hidden_states(model: Model, batch: Batch) -> Tensor:
+    """The last hidden states of the stack below the LM head: hidden_BTD."""
     if isinstance(model, EncoderDecoder):
-        assert batch.source_BS is not None, "an encoder-decoder learns from pairs"
+        assert batch.source_BS is not None, "an encoder-decoder is trained on pairs"
         memory_BSD = model.encode(ForwardBatch(batch.source_BS, lengths_B=batch.source_lengths_B))
         target = ForwardBatch(
             batch.ids_BT,
@@ -38,21 +38,20 @@ def hidden(model: Model, batch: Batch) -> Tensor:
         )
         return model.decoder(target)
     stack = model.encoder if isinstance(model, Encoder) else model.decoder
-    given = ForwardBatch(batch.ids_BT, batch.lengths_B, documents_BT=batch.documents_BT)
-    return stack(given)
+    return stack(ForwardBatch(batch.ids_BT, batch.lengths_B, documents_BT=batch.documents_BT))
 
 
-def head_loss(head: Head, hidden_ND: Tensor, targets_N: Tensor, rule: LossRule) -> Tensor:
-    """The loss behind the head's own transform and scale."""
+def head_loss(head: Head, hidden_ND: Tensor, targets_N: Tensor, config: LossConfig) -> Tensor:
+    """The loss after the transform and scale of the LM head."""
     x_ND = head.transform(hidden_ND)
     if head.scale != 1.0:
         x_ND = x_ND * head.scale
-    assert head.softcap is None, "a soft cap on the logits is not trained here"
-    return token_loss(x_ND, head.weight, head.bias, targets_N, rule)
+    assert head.softcap is None, "training with a logits softcap is not implemented"
+    return token_loss(x_ND, head.weight, head.bias, targets_N, config)
 
 
-def doubled(batch: Batch) -> Batch:
-    """Every row twice, pass 1 before pass 2: dropout draws anew for each."""
+def duplicate_for_rdrop(batch: Batch) -> Batch:
+    """Every row twice, all of pass 1 before pass 2; dropout draws a new mask for each."""
 
     def twice(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else torch.cat((tensor, tensor))

@@ -1,17 +1,17 @@
-"""A recipe, files and a folder -> a trained model in that folder: what `weft train` and `weft demo`
-call.
+"""`weft.train(recipe)`: a recipe, text files and a folder -> a trained model in that folder.
 
-    files -> tokenizer -> ids -> batches -> model -> OUT
+    files -> tokenizer -> token ids -> batches -> training loop -> OUT
 
-The same call again goes on where the last one stopped, or returns at once when nothing is left to
-do. What decides the result is written to OUT/run.json before any work is done.
+Calling it again resumes an interrupted run, and returns the scores of a finished one. Everything
+that determines the result is written to OUT/run.json before the run starts. `weft train` and
+`weft demo` call `run_training` directly.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -22,151 +22,201 @@ import torch
 
 from weft.checkpoint.weft_folder import SCORES_FILE, Checkpoint, copy_state, save_folder, write_json
 from weft.core.config import read_settings
-from weft.core.errors import DataError
+from weft.core.device import choose_device
+from weft.core.errors import DataError, UsageError
 from weft.models.build import Model, build_model
 from weft.text.tokenizer import Tokenizer
+from weft.training.checkpointing import RunCheckpoints, check_same_run
 from weft.training.data.base import Data
-from weft.training.data.files import Files, Pair
-from weft.training.data.pairs import PairData, PairSettings
-from weft.training.data.texts import TextData, TextSettings
+from weft.training.data.files import Pair, TrainingFiles
+from weft.training.data.pairs import PairData, PairDataConfig
+from weft.training.data.texts import TextData, TextDataConfig
 from weft.training.data.tokens import TokenFile
-from weft.training.evaluate import Translate, validate
-from weft.training.loop import Trainer, Watch
-from weft.training.metrics import Metrics
+from weft.training.distributed import DistributedContext, init_distributed
+from weft.training.loop import ProgressCallback, ScoreTranslations, Trainer, validate
+from weft.training.metrics_log import MetricsLog
 from weft.training.objective import batch_loss
-from weft.training.processes import LossOf, Processes, join
-from weft.training.resume import Checkpoints, refuse_changes
-from weft.training.settings import Recipe
+from weft.training.recipe import DataConfig, Recipe
 from weft.training.signals import stop_on_signals
 
 log = logging.getLogger(__name__)
 
 TOKENS = "tokens"
-"""The folder of a text run's ids."""
-MakeTranslate = Callable[[list[Pair], Tokenizer], Translate]
-"""Builds the scorer of validation translations; the caller brings it, as it needs an engine."""
+"""The folder of the token ids of a text run."""
+MakeScorer = Callable[[list[Pair], Tokenizer], ScoreTranslations]
+"""Builds the scorer of validation translations. The caller provides it, as it needs an engine."""
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """The two parts of a run's data, and the validation pairs as text."""
+class TrainingCorpus:
+    """Training and validation data of a run, and the validation pairs as text."""
 
     train: Data
     valid: Data | None
     valid_pairs: list[Pair]
 
 
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    out: str | Path | None = None,
+    watch: ProgressCallback = lambda progress: None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Train the model of a recipe, or resume its training, and return its scores.
+
+    The [data] section names the files and the folder; paths in a recipe file are relative to it.
+    """
+    folder = Path()
+    if isinstance(recipe, str | Path):
+        folder = Path(recipe).parent
+        recipe = Recipe.from_dict(read_settings(recipe), where=str(recipe))
+    elif not isinstance(recipe, Recipe):
+        recipe = Recipe.from_dict(recipe)
+    target = out or (recipe.data.out and folder / recipe.data.out)
+    if not target:
+        raise UsageError(
+            "the recipe's data.out is empty. Set it to the model folder, or pass out=."
+        )
+    files = training_files(recipe.data, folder)
+    return run_training(recipe, files, Path(target), watch, device=choose_device(device))
+
+
+def training_files(data: DataConfig, folder: Path = Path()) -> TrainingFiles:
+    """The files of a [data] section, relative to `folder`."""
+
+    def paths(names: tuple[str, ...]) -> tuple[Path, ...]:
+        return tuple(folder / name for name in names)
+
+    sources = {"pairs": data.pairs, "tsv": data.tsv, "text": data.text}
+    names = [name for name, value in sources.items() if value]
+    if len(names) != 1:
+        given = " and ".join(names) or "none of pairs, tsv and text"
+        raise UsageError(f"{given} given: a run needs exactly one of the three.")
+    if data.text:
+        return TrainingFiles(data.objective, paths(data.text), paths(data.valid))
+    if data.tsv:
+        return TrainingFiles("translate", paths((data.tsv,)), paths(data.valid), data.columns)
+    return TrainingFiles("translate", paths(data.pairs), paths(data.valid))
+
+
 def run_training(
     recipe: Recipe,
-    files: Files,
+    files: TrainingFiles,
     out: Path,
-    watch: Watch = lambda progress: None,
-    translate: MakeTranslate | None = None,
+    watch: ProgressCallback = lambda progress: None,
+    make_scorer: MakeScorer | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Any]:
-    """Train, or go on training, the model in `out`; its scores. See the module's docstring."""
-    with join(torch.device(device)) as processes:
-        # a function of its own: the model's links to other processes must be gone before they are
-        return run_in(processes, recipe, files, out, watch, translate)
+    """Train the model in `out`, or resume its training, and return its scores."""
+    with init_distributed(torch.device(device)) as distributed:
+        # a separate function: DDP must be garbage before the process group is destroyed
+        return train_in_process(distributed, recipe, files, out, watch, make_scorer)
 
 
-def run_in(
-    processes: Processes,
+def train_in_process(
+    distributed: DistributedContext,
     recipe: Recipe,
-    files: Files,
+    files: TrainingFiles,
     out: Path,
-    watch: Watch,
-    translate: MakeTranslate | None,
+    watch: ProgressCallback,
+    make_scorer: MakeScorer | None,
 ) -> dict[str, Any]:
-    """One process's part of the run."""
-    processes.first_does(lambda: open_folder(recipe, files, out))
+    """The run of one process."""
+    distributed.on_rank_zero(lambda: open_run_folder(recipe, files, out))
     if (out / SCORES_FILE).is_file():
         log.info("run=finished out=%s", out)
         return read_settings(out / SCORES_FILE)
-    processes.first_does(lambda: make_tokenizer(recipe, files, out))
+    distributed.on_rank_zero(lambda: train_tokenizer(recipe, files, out))
     tokenizer = Tokenizer.load(out)
-    corpus = read_corpus(recipe, files, tokenizer, out, processes)
-    trainer = build_trainer(recipe, files, out, corpus, tokenizer, translate, processes)
+    corpus = read_corpus(recipe, files, tokenizer, out, distributed)
+    trainer = build_trainer(recipe, files, out, corpus, tokenizer, make_scorer, distributed)
     if trainer.resume():
         log.info("resume step=%d out=%s", trainer.state.step, out)
     with stop_on_signals() as stop:
         trainer.run(watch, stop)
-    return finish(trainer, files, out, corpus, tokenizer)
+    return save_final_model(trainer, files, out, corpus, tokenizer)
 
 
-def open_folder(recipe: Recipe, files: Files, out: Path) -> None:
-    """Make the folder and write down what this run is, or find the same run there."""
+def open_run_folder(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
+    """Create the folder with run.json, or check that it holds the same run."""
     settings = recipe.to_dict()
-    del settings["data"]  # files count by what they hold, not by where they lie
-    described = {"recipe": settings, "files": files.fingerprint()}
+    del settings["data"]  # files are identified by their contents, not by their paths
+    description = {"recipe": settings, "files": files.fingerprint()}
     try:
-        if not refuse_changes(out / "run.json", described):
+        if not check_same_run(out / "run.json", description):
             out.mkdir(parents=True, exist_ok=True)
-            write_json(out / "run.json", described)
+            write_json(out / "run.json", description)
     except (NotADirectoryError, FileExistsError, PermissionError) as error:
         reason = error.strerror
         raise DataError(f"cannot be written to ({reason}). Choose another --out.", out) from None
 
 
-def make_tokenizer(recipe: Recipe, files: Files, out: Path) -> None:
-    """Train the run's tokenizer, from the training files alone, unless it is there."""
+def train_tokenizer(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
+    """Train the tokenizer of the run on its training files, unless it exists."""
     if not (out / "tokenizer.json").is_file():
         Tokenizer.train(files.tokenizer_lines(), recipe.tokenizer).save(out)
 
 
 def read_corpus(
-    recipe: Recipe, files: Files, tokenizer: Tokenizer, out: Path, processes: Processes
-) -> Corpus:
-    """Both parts as batches."""
+    recipe: Recipe,
+    files: TrainingFiles,
+    tokenizer: Tokenizer,
+    out: Path,
+    distributed: DistributedContext,
+) -> TrainingCorpus:
+    """Training and validation data as batches."""
     if files.task == "translate":
-        return read_pair_corpus(recipe, files, tokenizer, processes)
-    processes.first_does(lambda: write_tokens(recipe, files, tokenizer, out / TOKENS))
-    return read_text_corpus(recipe, files, tokenizer, out / TOKENS, processes)
+        return read_pair_corpus(recipe, files, tokenizer, distributed)
+    distributed.on_rank_zero(lambda: write_tokens(recipe, files, tokenizer, out / TOKENS))
+    return read_text_corpus(recipe, files, tokenizer, out / TOKENS, distributed)
 
 
 def read_pair_corpus(
-    recipe: Recipe, files: Files, tokenizer: Tokenizer, processes: Processes
-) -> Corpus:
-    config = recipe.train
+    recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer, distributed: DistributedContext
+) -> TrainingCorpus:
+    config, max_len = recipe.train, recipe.model.max_len
     train_pairs, valid_pairs = files.pairs("train"), list(files.pairs("valid"))
     if not valid_pairs and config.valid_share:
-        total = sum(1 for _ in files.pairs("train"))
-        kept = total - max(1, int(total * config.valid_share))
-        train_pairs = islice(files.pairs("train"), kept)
-        valid_pairs = list(islice(files.pairs("train"), kept, None))
-    settings = PairSettings(
-        max_len=recipe.model.max_len,
+        num_pairs = sum(1 for _ in files.pairs("train"))
+        num_train = num_pairs - max(1, int(num_pairs * config.valid_share))
+        train_pairs = islice(files.pairs("train"), num_train)
+        valid_pairs = list(islice(files.pairs("train"), num_train, None))
+    train_config = PairDataConfig(
+        max_len=max_len,
         batch_tokens=max(1, config.batch_tokens // config.accumulate),
         seed=config.seed,
         bpe_dropout=config.bpe_dropout,
         skip_limit=config.skip_limit,
     )
-    plain = PairSettings(
-        max_len=recipe.model.max_len, batch_tokens=config.batch_tokens, skip_limit=1
-    )
-    valid = PairData(valid_pairs, tokenizer, plain, processes) if valid_pairs else None
-    return Corpus(PairData(train_pairs, tokenizer, settings, processes), valid, valid_pairs)
+    valid_config = PairDataConfig(max_len, config.batch_tokens, skip_limit=1)
+    valid = PairData(valid_pairs, tokenizer, valid_config, distributed) if valid_pairs else None
+    train_data = PairData(train_pairs, tokenizer, train_config, distributed)
+    return TrainingCorpus(train_data, valid, valid_pairs)
 
 
-def write_tokens(recipe: Recipe, files: Files, tokenizer: Tokenizer, folder: Path) -> None:
-    """Encode both parts of a text corpus; of one without validation files a part is held out."""
+def write_tokens(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer, folder: Path) -> None:
+    """Encode training and validation text; without validation files, hold out `valid_share`."""
     config = recipe.train
     texts, valid_texts = files.texts("train", config.documents), []
     if files.valid:
         valid_texts = files.texts("valid", config.documents)
     elif config.valid_share:
-        texts, valid_texts = hold_out(texts, config.valid_share)
+        texts, valid_texts = split_validation(texts, config.valid_share)
     TokenFile.write(folder / "train", texts, tokenizer)
     if valid_texts:
         TokenFile.write(folder / "valid", valid_texts, tokenizer)
 
 
 def read_text_corpus(
-    recipe: Recipe, files: Files, tokenizer: Tokenizer, folder: Path, processes: Processes
-) -> Corpus:
+    recipe: Recipe,
+    files: TrainingFiles,
+    tokenizer: Tokenizer,
+    folder: Path,
+    distributed: DistributedContext,
+) -> TrainingCorpus:
     config = recipe.train
-    assert files.task != "translate", "pairs are read elsewhere"
-    settings = TextSettings(
+    assert files.task != "translate", "pairs are read by read_pair_corpus"
+    data_config = TextDataConfig(
         sample_len=config.sample_len or recipe.model.max_len,
         batch_tokens=max(1, config.batch_tokens // config.accumulate),
         objective=files.task,
@@ -174,58 +224,58 @@ def read_text_corpus(
         mask_share=config.mask_share,
         seed=config.seed,
     )
+
+    def read(part: str) -> TextData:
+        return TextData(TokenFile.open(folder / part), tokenizer, data_config, distributed)
+
     has_valid = bool(files.valid or config.valid_share)
-    train, valid = (
-        TextData(TokenFile.open(folder / part), tokenizer, settings, processes) if part else None
-        for part in ("train", "valid" if has_valid else "")
-    )
-    assert train is not None, "there is always text to train on"
-    return Corpus(train, valid, [])
+    return TrainingCorpus(read("train"), read("valid") if has_valid else None, [])
 
 
-def hold_out(texts: list[str], share: float) -> tuple[list[str], list[str]]:
-    """The last part of the text: of its documents, or of the characters of a single one."""
+def split_validation(texts: list[str], share: float) -> tuple[list[str], list[str]]:
+    """(training, validation): the last `share` of the documents, or of the text of a single one."""
     if len(texts) == 1:
         cut = int(len(texts[0]) * (1 - share))
         return [texts[0][:cut]], [texts[0][cut:]]
-    cut = max(1, int(len(texts) * share))
-    return texts[:-cut], texts[-cut:]
+    num_valid = max(1, int(len(texts) * share))
+    return texts[:-num_valid], texts[-num_valid:]
 
 
 def build_trainer(
     recipe: Recipe,
-    files: Files,
+    files: TrainingFiles,
     out: Path,
-    corpus: Corpus,
+    corpus: TrainingCorpus,
     tokenizer: Tokenizer,
-    translate: MakeTranslate | None,
-    processes: Processes,
+    make_scorer: MakeScorer | None,
+    distributed: DistributedContext,
 ) -> Trainer:
     config = recipe.train
-    model = fresh_model(recipe, files, tokenizer).to(processes.device)
+    model = init_model(recipe, files, tokenizer).to(distributed.device)
     scorer = None
-    if translate is not None and corpus.valid_pairs and config.translate_lines:
-        scorer = translate(corpus.valid_pairs[: config.translate_lines], tokenizer)
-    checkpoints = Checkpoints(out, config.save_every, config.average)
-    metrics = Metrics(out, config.tensorboard)
+    if make_scorer is not None and corpus.valid_pairs and config.translate_lines:
+        scorer = make_scorer(corpus.valid_pairs[: config.translate_lines], tokenizer)
+    checkpoints = RunCheckpoints(out, config.save_every, config.average)
+    metrics = MetricsLog(out, config.tensorboard)
     return Trainer(
-        model, config, corpus.train, corpus.valid, checkpoints, metrics, scorer, processes
+        model, config, corpus.train, corpus.valid, checkpoints, metrics, scorer, distributed
     )
 
 
-def fresh_model(recipe: Recipe, files: Files, tokenizer: Tokenizer) -> Model:
-    """The recipe's model, of the kind that the task needs and with the tokenizer's vocabulary."""
+def init_model(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer) -> Model:
+    """The recipe's model with random weights, of the kind of the task and with the tokenizer's
+    vocabulary size."""
     kinds = {"translate": "encoder-decoder", "lm": "decoder", "mlm": "encoder"}
     changes = {"vocab_size": tokenizer.vocab_size, "kind": kinds[files.task]}
     return build_model(recipe.model.with_changes(changes), recipe.train.seed)
 
 
-def finish(
-    trainer: Trainer, files: Files, out: Path, corpus: Corpus, tokenizer: Tokenizer
+def save_final_model(
+    trainer: Trainer, files: TrainingFiles, out: Path, corpus: TrainingCorpus, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Put the mean of the last checkpoints into the folder as its model, with its scores."""
-    state, processes = trainer.state, trainer.processes
-    model = build_model(trainer.model.config).to(processes.device)
+    """Save the mean of the last checkpoints as the model of the folder, with its scores."""
+    state, distributed = trainer.state, trainer.distributed
+    model = build_model(trainer.model.config).to(distributed.device)
     copy_state(trainer.checkpoints.mean_weights(state.step), model, out)
     scores: dict[str, Any] = {
         "steps": state.step,
@@ -234,12 +284,11 @@ def finish(
         "tokens": state.tokens,
     }
     if corpus.valid is not None:
-        loss_of: LossOf = partial(batch_loss, model)
-        scores["valid"] = validate(model, loss_of, corpus.valid, processes)
-        if trainer.translate is not None and processes.is_first:
-            scores["valid"] |= trainer.translate(model)
-    folder = Checkpoint(model.eval(), tokenizer, files.task, scores)
-    processes.first_does(lambda: save_folder(out, folder))
-    if processes.is_first:
-        shutil.rmtree(out / TOKENS, ignore_errors=True)  # the run is over: nothing reads them again
+        scores["valid"] = validate(model, partial(batch_loss, model), corpus.valid, distributed)
+        if trainer.score_translations is not None and distributed.is_rank_zero:
+            scores["valid"] |= trainer.score_translations(model)
+    checkpoint = Checkpoint(model.eval(), tokenizer, files.task, scores)
+    distributed.on_rank_zero(lambda: save_folder(out, checkpoint))
+    if distributed.is_rank_zero:
+        shutil.rmtree(out / TOKENS, ignore_errors=True)  # a finished run does not read them again
     return scores

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM ask a run to stop; it saves first, then leaves with the signal's code."""
+"""SIGINT and SIGTERM stop a run: it saves a checkpoint, then exits with the signal's code."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ class StoppedBySignal(BaseException):
 
 
 class StopRequest:
-    """Whether somebody asked the run to stop."""
+    """Set by a signal, checked by the training loop after each step."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     @property
-    def is_asked(self) -> bool:
+    def is_set(self) -> bool:
         return self.signal is not None
 
-    def ask(self, number: int, frame: FrameType | None = None) -> None:
+    def handle(self, number: int, frame: FrameType | None = None) -> None:
+        """The signal handler."""
         self.signal = number
 
-    def leave(self) -> NoReturn:
-        assert self.signal is not None, "nobody asked to stop"
+    def raise_stopped(self) -> NoReturn:
+        assert self.signal is not None, "no stop was requested"
         raise StoppedBySignal(self.signal)
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """A request that SIGINT and SIGTERM set; afterwards both do what they did before."""
+    """Replace the handlers of SIGINT and SIGTERM by a stop request, and restore them at the end."""
     request = StopRequest()
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, request.ask) for number in numbers}
+    before = {number: signal.signal(number, request.handle) for number in numbers}
     try:
         yield request
     finally:

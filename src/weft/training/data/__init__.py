@@ -1,8 +1,11 @@
 """Files -> the batches of each epoch, as a pure function of seed and epoch.
 
-    base    Batch, Data: what the loop reads      ragged   many rows of ids in two arrays
-    pairs   two files, or a TSV                   texts    packed samples for lm and mlm
+    base     Batch and Data: the contracts with the training loop
+    files    the files of a run, their lines and hashes
+    pairs    two files or a TSV -> batches for an encoder-decoder
+    texts    packed samples for lm and mlm
+    tokens   token ids of texts in a memory-mapped file
 
-Every process reads and encodes only its own rows (row number modulo processes); lengths alone are
+Each process reads and encodes only its own rows (row number modulo world size); lengths alone are
 exchanged, so that all processes agree on the batches.
 """

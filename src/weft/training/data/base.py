@@ -1,4 +1,4 @@
-"""What the training loop reads: an epoch is a list of batches, a batch a few tensors."""
+"""Contracts of data and training loop: an epoch is a list of batches, a batch a few tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.text.samples import IGNORE
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that are computed together. `targets_BT` is IGNORE where nothing is to be predicted."""
+    """Rows that are computed together. `targets_BT` is IGNORE where nothing is predicted."""
 
     ids_BT: Tensor
     lengths_B: Tensor
@@ -28,21 +28,20 @@ class Batch:
 
 
 class Data(Protocol):
-    """A corpus. Everything it gives follows from its settings, its seed and the epoch."""
+    """A corpus. Its batches are a pure function of its config, its seed and the epoch."""
 
     def plan(self, epoch: int) -> list[list[int]]:
-        """The batches of an epoch: numbers of rows, of all processes."""
+        """The batches of an epoch as row numbers, over all processes."""
 
     def load(self, epoch: int, rows: list[int]) -> Batch:
-        """This process's part of a batch; `nothing` where none of the rows is its own."""
+        """The rows of a batch that belong to this process; `empty_batch` if none does."""
 
     def count_targets(self, epoch: int, rows: list[int]) -> int:
-        """Tokens to predict in a batch, over all processes."""
+        """Number of target tokens of a batch, over all processes."""
 
 
-def nothing(has_source: bool) -> Batch:
-    """One token and nothing to predict: what a process computes that has no rows of its own, so
-    that it still takes part in every exchange."""
+def empty_batch(has_source: bool) -> Batch:
+    """One token without a target: a process without rows still takes part in every collective."""
     one_BT = torch.zeros(1, 1, dtype=torch.long)
     length_B = torch.ones(1, dtype=torch.long)
     targets_BT = torch.full_like(one_BT, IGNORE)

@@ -1,4 +1,4 @@
-"""The files of a run: their lines, and their fingerprint."""
+"""The training and validation files of a run: their pairs or texts, and their hashes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Files:
-    """What a run reads. Pairs: (source, target), or one TSV with `columns`. Text: any number."""
+class TrainingFiles:
+    """The files of a run. Pairs: (source, target), or one TSV with `columns`. Text: any number."""
 
     task: Task
     train: tuple[Path, ...]
@@ -27,16 +27,16 @@ class Files:
     def __post_init__(self) -> None:
         if not self.train:
             raise UsageError("there are no training files. Give --pairs SRC TGT, --tsv or --text.")
-        wanted = 1 if self.columns else 2
+        num_expected = 1 if self.columns else 2
         for name, paths in (("training", self.train), ("validation", self.valid)):
-            if self.task == "translate" and paths and len(paths) != wanted:
+            if self.task == "translate" and paths and len(paths) != num_expected:
                 raise UsageError(
-                    f"{len(paths)} {name} files but pairs are {wanted} here: a source and a target "
-                    "file, or one TSV with its columns."
+                    f"{len(paths)} {name} files but pairs need {num_expected} here: a source and a "
+                    "target file, or one TSV with its columns."
                 )
 
     def pairs(self, part: Literal["train", "valid"]) -> Iterator[Pair]:
-        """All pairs of a part, one at a time; errors name file and line."""
+        """Iterate over the pairs of a part; errors name file and line."""
         paths = self.train if part == "train" else self.valid
         if not paths:
             return
@@ -46,7 +46,7 @@ class Files:
             yield from read_pairs(paths[0], paths[1])
 
     def texts(self, part: Literal["train", "valid"], unit: Literal["line", "file"]) -> list[str]:
-        """The documents of a part: its lines, or its files as they are."""
+        """The documents of a part: its lines, or its whole files."""
         paths = self.train if part == "train" else self.valid
         lines = [list(read_lines(path)) for path in paths]
         if unit == "file":
@@ -54,7 +54,7 @@ class Files:
         return [line for each in lines for line in each]
 
     def tokenizer_lines(self) -> Iterator[str]:
-        """Every line of the training files, for the tokenizer; of nothing else."""
+        """Every line of the training files; validation files are not used for the tokenizer."""
         if self.columns is not None:
             for row in read_columns(self.train[0], self.columns):
                 yield from row
@@ -63,14 +63,14 @@ class Files:
             yield from read_lines(path)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the files hold, so that a run is not continued on others."""
+        """Task, columns and SHA-256 of the files: a run is not resumed on other contents."""
         parts = {"train": self.train, "valid": self.valid}
-        hashes = {name: [digest(path) for path in paths] for name, paths in parts.items()}
+        hashes = {name: [sha256_of(path) for path in paths] for name, paths in parts.items()}
         return {"task": self.task, "columns": self.columns and list(self.columns), **hashes}
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, read in pieces."""
+def sha256_of(path: Path) -> str:
+    """SHA-256 of the bytes of a file."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

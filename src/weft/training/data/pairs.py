@@ -1,10 +1,11 @@
 """Pairs of lines -> batches for an encoder-decoder.
 
-    source      <b> s s s <e>           what the encoder reads
-    ids         <b> t t                 what the decoder reads
-    targets     t   t <e>               what it is to say
+    source      <b> s s s <e>           input of the encoder
+    ids         <b> t t                 input of the decoder
+    targets     t   t <e>               its targets
 
-A pair with an empty side is skipped and an over-long line is cut; both are counted and said.
+Pairs with an empty side are skipped and long lines are truncated; both are counted and logged. The
+ids are stored in flat arrays, 4 bytes per token instead of about 40 in Python lists.
 """
 
 from __future__ import annotations
@@ -25,18 +26,16 @@ from weft.text.collate import collate
 from weft.text.report import TextReport
 from weft.text.samples import IGNORE
 from weft.text.tokenizer import Tokenizer
-from weft.training.data.base import Batch, nothing
-from weft.training.data.ragged import Ragged
-from weft.training.processes import Processes
+from weft.training.data.base import Batch, empty_batch
+from weft.training.data.files import Pair
+from weft.training.distributed import DistributedContext
 
 log = logging.getLogger(__name__)
 
-Pair = tuple[str, str]
-
 
 @dataclass(frozen=True)
-class PairSettings:
-    """What decides how pairs become batches."""
+class PairDataConfig:
+    """How pairs are encoded and batched."""
 
     max_len: int
     batch_tokens: int
@@ -45,122 +44,145 @@ class PairSettings:
     skip_limit: float = 0.1
 
 
-class Encoded:
-    """The ids of this process's pairs, and the lengths of all."""
+class RaggedArray:
+    """Rows of token ids of different lengths in one flat array."""
+
+    def __init__(self, rows: Iterable[Sequence[int]]) -> None:
+        parts = [np.asarray(row, dtype=np.int32) for row in rows]
+        self.lengths: NDArray[np.int64] = np.array([len(part) for part in parts], dtype=np.int64)
+        self.flat = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+        self.starts = np.concatenate(([0], self.lengths.cumsum()))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, row: int) -> NDArray[np.int32]:
+        return self.flat[self.starts[row] : self.starts[row + 1]]
+
+
+class EncodedPairs:
+    """The token ids of this process's pairs, and the lengths of all pairs."""
 
     def __init__(
-        self, sources: list[list[int]], targets: list[list[int]], total: int, processes: Processes
+        self,
+        sources: list[list[int]],
+        targets: list[list[int]],
+        num_pairs: int,
+        distributed: DistributedContext,
     ) -> None:
-        self.sources, self.targets = Ragged(sources), Ragged(targets)
-        own = np.stack((self.sources.lengths, self.targets.lengths - 1), axis=1)
-        self.lengths = processes.merge_rows(own, total)
-        """[rows, 2]: source, and target without the one token that is not both read and said."""
+        self.sources, self.targets = RaggedArray(sources), RaggedArray(targets)
+        local_lengths = np.stack((self.sources.lengths, self.targets.lengths - 1), axis=1)
+        self.lengths = distributed.gather_rows(local_lengths, num_pairs)
+        """[pairs, 2]: source tokens, and target tokens (one less than ids: input and target are
+        shifted by one)."""
 
 
 class PairData:
-    """A corpus of pairs. With BPE-dropout each epoch is encoded anew, by a seed of its own.
+    """A corpus of pairs. With BPE-dropout every epoch is encoded anew, with its own seed.
 
-    A process keeps and encodes only the pairs that it owns: row % world == rank.
+    A process stores and encodes only its own pairs: row % world_size == rank.
     """
 
     def __init__(
         self,
         pairs: Iterable[Pair],
         tokenizer: Tokenizer,
-        settings: PairSettings,
-        processes: Processes | None = None,
+        config: PairDataConfig,
+        distributed: DistributedContext | None = None,
     ) -> None:
-        self.tokenizer, self.settings = tokenizer, settings
-        self.processes = processes or Processes()
-        self.own: list[Pair] = []
-        self.num_pairs = total = 0
+        self.tokenizer, self.config = tokenizer, config
+        self.distributed = distributed or DistributedContext()
+        self.local_pairs: list[Pair] = []
+        self.num_pairs = num_lines = 0
         for pair in pairs:
-            total += 1
+            num_lines += 1
             if pair[0].strip() and pair[1].strip():
-                if self.num_pairs % self.processes.world == self.processes.rank:
-                    self.own.append(pair)
+                if self.num_pairs % self.distributed.world_size == self.distributed.rank:
+                    self.local_pairs.append(pair)
                 self.num_pairs += 1
         self.report = TextReport()
         if not self.num_pairs:
-            raise DataError(f"all {total} pairs have an empty side: there is nothing to learn.")
-        self.once = self.encode(None, self.report)
-        self.current: tuple[int, Encoded] = (-1, self.once)
-        self.say(total, skipped=total - self.num_pairs)
+            raise DataError(f"all {num_lines} pairs have an empty side: there is nothing to learn.")
+        self.without_dropout = self.encode(None, self.report)
+        self.current: tuple[int, EncodedPairs] = (-1, self.without_dropout)
+        self.check_skipped(num_lines)
 
-    def say(self, total: int, skipped: int) -> None:
-        """Tell what was skipped and cut; refuse when it is too much."""
-        settings = self.settings
-        cut = int(self.processes.sum(self.report.cut_lines))
-        log.info("pairs=%d skipped=%d cut=%d max_len=%d", total, skipped, cut, settings.max_len)
-        if skipped:
-            log.warning("%d of %d pairs have an empty side and were skipped", skipped, total)
-        share = (skipped + cut) / total
-        if share > settings.skip_limit:
+    def check_skipped(self, num_lines: int) -> None:
+        """Log how many pairs were skipped and lines truncated; an error above skip_limit."""
+        config, num_skipped = self.config, num_lines - self.num_pairs
+        num_cut = int(self.distributed.sum(self.report.cut_lines))
+        log.info(
+            "pairs=%d skipped=%d cut=%d max_len=%d", num_lines, num_skipped, num_cut, config.max_len
+        )
+        if num_skipped:
+            log.warning(
+                "%d of %d pairs have an empty side and were skipped", num_skipped, num_lines
+            )
+        share = (num_skipped + num_cut) / num_lines
+        if share > config.skip_limit:
             raise DataError(
-                f"{skipped} of {total} pairs have an empty side and {cut} lines are longer than "
-                f"{settings.max_len} tokens: that is {share:.0%}, and train.skip_limit allows "
-                f"{settings.skip_limit:.0%}. Clean the files, or raise model.max_len or the limit."
+                f"{num_skipped} of {num_lines} pairs have an empty side and {num_cut} lines are "
+                f"longer than {config.max_len} tokens: that is {share:.0%}, and train.skip_limit "
+                f"allows {config.skip_limit:.0%}. Clean the files, or raise model.max_len or the "
+                "limit."
             )
 
-    def encode(self, epoch: int | None, report: TextReport) -> Encoded:
-        """Ids of the own pairs; `epoch` seeds the dropout of merges, None leaves none out."""
-        sides = [self.encode_side(side, epoch, report) for side in (0, 1)]
-        return Encoded(sides[0], sides[1], self.num_pairs, self.processes)
+    def encode(self, epoch: int | None, report: TextReport) -> EncodedPairs:
+        """Encode the local pairs; `epoch` seeds BPE-dropout, None: without dropout."""
+        sources, targets = (self.encode_side(side, epoch, report) for side in (0, 1))
+        return EncodedPairs(sources, targets, self.num_pairs, self.distributed)
 
     def encode_side(self, side: int, epoch: int | None, report: TextReport) -> list[list[int]]:
-        settings, texts = self.settings, [pair[side] for pair in self.own]
-        if epoch is None or not settings.bpe_dropout:
-            return self.tokenizer.encode_batch(texts, max_len=settings.max_len, report=report)
+        config, texts = self.config, [pair[side] for pair in self.local_pairs]
+        if epoch is None or not config.bpe_dropout:
+            return self.tokenizer.encode_batch(texts, max_len=config.max_len, report=report)
         ids = []
-        for number, text in enumerate(texts):
-            # a seed for each pair: what it draws does not depend on which process encodes it
-            row = number * self.processes.world + self.processes.rank
-            rng = random.Random(f"{settings.seed} {epoch} {row} {side}")
+        for i, text in enumerate(texts):
+            # one seed per pair: the draws do not depend on which process encodes it
+            row = i * self.distributed.world_size + self.distributed.rank
+            rng = random.Random(f"{config.seed} {epoch} {row} {side}")
             ids += self.tokenizer.encode_batch(
-                [text],
-                max_len=settings.max_len,
-                report=report,
-                dropout=settings.bpe_dropout,
-                rng=rng,
+                [text], max_len=config.max_len, report=report, dropout=config.bpe_dropout, rng=rng
             )
         return ids
 
-    def at(self, epoch: int) -> Encoded:
-        """The ids of an epoch."""
-        if not self.settings.bpe_dropout:
-            return self.once
+    def encoded(self, epoch: int) -> EncodedPairs:
+        """The token ids of an epoch."""
+        if not self.config.bpe_dropout:
+            return self.without_dropout
         if self.current[0] != epoch:
             self.current = (epoch, self.encode(epoch, TextReport()))
         return self.current[1]
 
     def plan(self, epoch: int) -> list[list[int]]:
-        settings = self.settings
-        return batches(self.at(epoch).lengths, settings.batch_tokens, settings.seed, epoch)
+        config = self.config
+        return batches(self.encoded(epoch).lengths, config.batch_tokens, config.seed, epoch)
 
     def count_targets(self, epoch: int, rows: list[int]) -> int:
-        return int(self.at(epoch).lengths[rows, 1].sum())
+        return int(self.encoded(epoch).lengths[rows, 1].sum())
 
     def load(self, epoch: int, rows: list[int]) -> Batch:
-        encoded, processes = self.at(epoch), self.processes
-        own = [row // processes.world for row in rows if row % processes.world == processes.rank]
-        if not own:
-            return nothing(has_source=True)
-        source_BS, source_lengths_B = collate([encoded.sources[row] for row in own])
-        targets = [encoded.targets[row] for row in own]
+        encoded = self.encoded(epoch)
+        rank, world_size = self.distributed.rank, self.distributed.world_size
+        local_rows = [row // world_size for row in rows if row % world_size == rank]
+        if not local_rows:
+            return empty_batch(has_source=True)
+        source_BS, source_lengths_B = collate([encoded.sources[row] for row in local_rows])
+        targets = [encoded.targets[row] for row in local_rows]
         ids_BT, lengths_B = collate([target[:-1] for target in targets])
         return Batch(
             ids_BT=ids_BT,
             lengths_B=lengths_B,
-            targets_BT=shifted(targets),
+            targets_BT=shift_targets(targets),
             source_BS=source_BS,
             source_lengths_B=source_lengths_B,
         )
 
 
-def shifted(targets: Sequence[NDArray[np.int32]]) -> Tensor:
+def shift_targets(targets: Sequence[NDArray[np.int32]]) -> Tensor:
     """Each row without its first token, padded with IGNORE."""
-    longest = max(len(target) for target in targets) - 1
-    table = np.full((len(targets), longest), IGNORE, dtype=np.int64)
+    max_len = max(len(target) for target in targets) - 1
+    padded = np.full((len(targets), max_len), IGNORE, dtype=np.int64)
     for row, target in enumerate(targets):
-        table[row, : len(target) - 1] = target[1:]
-    return torch.from_numpy(table)
+        padded[row, : len(target) - 1] = target[1:]
+    return torch.from_numpy(padded)

@@ -1,11 +1,11 @@
-"""Documents -> a file of ids that all processes of a run map into memory.
+"""Documents -> a file of token ids that all processes of a run map into memory.
 
-    OUT/tokens/train/ids.bin       int32, document after document
-    OUT/tokens/train/starts.npy    where each begins, and the end of the last
+    OUT/tokens/train/ids.bin       int32, all documents concatenated
+    OUT/tokens/train/starts.npy    offset of each document, and the end of the last
 
-The first process encodes the text, piece by piece, and writes; each process then reads from the
-file only the samples that are its own. The folder takes its name when it is complete, so a run
-that is cut off while it encodes begins that part again, and one that goes on finds the ids there.
+Rank 0 encodes the text and writes; each process then reads only its own samples from the file. The
+folder gets its name when it is complete: an interrupted encoding starts again, and a resumed run
+finds the ids.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from weft.checkpoint.atomic import new_folder
 from weft.core.errors import DataError
 from weft.text.tokenizer import Tokenizer
 
-PIECE = 1000
-"""Documents that are encoded at once."""
+ENCODE_BATCH = 1000
+"""Documents per call of the tokenizer."""
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """The ids of a corpus, flat, and the places where its documents begin."""
+    """The concatenated token ids of a corpus and the offsets of its documents."""
 
-    flat: NDArray[np.int32]
+    ids: NDArray[np.int32]
     starts: NDArray[np.int64]
 
     @classmethod
     def write(cls, folder: Path, texts: Iterable[str], tokenizer: Tokenizer) -> None:
-        """Encode into `folder`, unless it is there already. Blank documents are left out."""
+        """Encode into `folder`, unless it exists. Blank documents are left out."""
         if folder.is_dir():
             return
         lengths: list[int] = []
         with new_folder(folder) as new:
             with (new / "ids.bin").open("wb") as file:
                 kept = (text for text in texts if text.strip())
-                while piece := list(islice(kept, PIECE)):
-                    documents = tokenizer.encode_batch(piece)
+                while batch := list(islice(kept, ENCODE_BATCH)):
+                    documents = tokenizer.encode_batch(batch)
                     lengths += [len(document) for document in documents]
                     file.write(np.concatenate(documents).astype(np.int32).tobytes())
             starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
@@ -53,12 +53,12 @@ class TokenFile:
 
     @classmethod
     def open(cls, folder: Path) -> TokenFile:
-        """Map what `write` wrote."""
+        """Map the files of `write` into memory."""
         if not folder.is_dir():
             raise DataError(
-                "the ids that the first process wrote are not here. All processes of a run need "
-                "the same --out, on a disk that they share.",
+                "the token ids that rank 0 wrote are missing. All processes of a run need the same "
+                "--out, on a disk that they share.",
                 folder,
             )
-        flat = np.memmap(folder / "ids.bin", dtype=np.int32, mode="r")
-        return cls(flat, np.load(folder / "starts.npy"))
+        ids = np.memmap(folder / "ids.bin", dtype=np.int32, mode="r")
+        return cls(ids, np.load(folder / "starts.npy"))

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from weft.checkpoint.weft_folder import load_folder
 from weft.core.errors import UsageError
-from weft.training import resume
-from weft.training.loop import NotANumberError, Progress
+from weft.training import checkpointing
+from weft.training.loop import NonFiniteLossError, Progress
 from weft.training.run import run_training
 from weft.training.signals import StoppedBySignal
 
@@ -157,7 +157,7 @@ def test_a_loss_that_is_not_a_number_keeps_the_last_checkpoint(tmp_path: Path) -
     settings = recipe(
         steps=400, optimiser={"lr": 1e30, "clip": None}, schedule={"kind": "constant", "warmup": 0}
     )
-    with pytest.raises(NotANumberError, match=r"the loss of step \d+ is (nan|inf).*lower"):
+    with pytest.raises(NonFiniteLossError, match=r"the loss of step \d+ is (nan|inf).*lower"):
         run_training(settings, files(tmp_path), out)
     for path in (out / "checkpoints").glob("*/weights.safetensors"):
         assert load_file(path)
@@ -166,7 +166,7 @@ def test_a_loss_that_is_not_a_number_keeps_the_last_checkpoint(tmp_path: Path) -
 def test_a_full_disk_leaves_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, real = tmp_path / "run", resume.save_file
+    out, real = tmp_path / "run", checkpointing.save_file
 
     def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
         if "00000008" in str(path):
@@ -174,11 +174,11 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         real(tensors, path)
 
-    monkeypatch.setattr(resume, "save_file", full)
+    monkeypatch.setattr(checkpointing, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
         run_training(recipe(), files(tmp_path), out)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["00000004"]
-    monkeypatch.setattr(resume, "save_file", real)
+    monkeypatch.setattr(checkpointing, "save_file", real)
     straight = tmp_path / "straight"
     run_training(recipe(), files(tmp_path), out)
     run_training(recipe(), files(tmp_path), straight)

@@ -1,6 +1,6 @@
-"""Curves of a run: metrics.jsonl, one object a line, and TensorBoard's files where asked for.
+"""The metrics of a run: OUT/metrics.jsonl, one JSON object per line, and TensorBoard on request.
 
-A resumed run cuts the lines after its checkpoint, so that every step stands there once.
+A resumed run truncates the file after the step of its checkpoint, so that each step occurs once.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from weft.checkpoint.atomic import write_file
 from weft.core.errors import UsageError
 
 
-class Metrics:
-    """Appends to OUT/metrics.jsonl; a line is flushed when it is written."""
+class MetricsLog:
+    """Appends to OUT/metrics.jsonl; every line is flushed when it is written."""
 
     def __init__(self, out: Path, tensorboard: bool = False) -> None:
         self.path = out / "metrics.jsonl"
-        self.board = open_board(out / "tensorboard") if tensorboard else None
+        self.tensorboard = open_tensorboard(out / "tensorboard") if tensorboard else None
 
-    def write(self, step: int, values: dict[str, float]) -> None:
+    def append(self, step: int, values: dict[str, float]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
-        if self.board is not None:
+        if self.tensorboard is not None:
             for name, value in values.items():
-                self.board.add_scalar(name, value, step)
+                self.tensorboard.add_scalar(name, value, step)
 
-    def cut_after(self, step: int) -> None:
-        """Forget what was written after a step, a half line at the end included."""
+    def truncate_after(self, step: int) -> None:
+        """Remove the lines of later steps, and an incomplete line at the end."""
         if not self.path.is_file():
             return
         kept = [line for line in self.path.read_text("utf-8").splitlines() if step_of(line) <= step]
@@ -36,15 +36,15 @@ class Metrics:
 
 
 def step_of(line: str) -> float:
-    """The step that a line is about; endless for a line that was cut off."""
+    """The step of a line; infinity for an incomplete line."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
 
 
-def open_board(path: Path) -> Any:
-    """TensorBoard's writer, from the optional package."""
+def open_tensorboard(path: Path) -> Any:
+    """TensorBoard's SummaryWriter, from an optional package."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

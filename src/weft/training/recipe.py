@@ -1,6 +1,8 @@
-"""`Recipe`: everything that decides what a run learns, from one TOML file and `--set` on top.
+"""`Recipe`: all settings of a training run, from a TOML file and `--set` overrides.
 
-[model] the layers   [tokenizer] text to ids   [train] how it learns   [data] from what
+    [model] layers   [tokenizer] text to ids   [train] steps, loss, optimizer   [data] files
+
+Keys are stored in run.json and compared on resume: they keep their spelling (`optimiser`).
 """
 
 from __future__ import annotations
@@ -14,59 +16,58 @@ from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.models.config import ModelConfig
 from weft.text.settings import TokenizerConfig
-from weft.training.optimiser import OptimiserConfig
-from weft.training.schedule import ScheduleConfig
+from weft.training.optimizer import OptimizerConfig, ScheduleConfig
 
 
 class TrainConfig(Config):
-    """How a model learns."""
+    """How a model is trained."""
 
     steps: int = Field(4000, ge=1)
-    """Updates of the weights; an early stop may end the run before."""
+    """Updates of the weights; early stopping may end the run before."""
     batch_tokens: int = Field(4096, ge=1)
-    """Tokens that an update learns from (of the target, for pairs), over all processes."""
+    """Tokens of an update (of the target, for pairs), over all processes."""
     accumulate: int = Field(1, ge=1)
-    """Parts of an update that are computed one after the other: less memory, the same result."""
+    """Gradient accumulation: batches per update. Less memory, the same result."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    """Share of the target's probability that is spread over the vocabulary."""
+    """Probability mass of the target that is spread over the vocabulary (Szegedy 2016)."""
     rdrop: float = Field(0.0, ge=0)
-    """R-Drop: weight of the agreement between two passes with other dropout. 0: one pass."""
+    """R-Drop: weight of the KL divergence of two passes with different dropout. 0: one pass."""
     rdrop_from: int = Field(0, ge=0)
-    """Steps before R-Drop begins. Its second pass slows the start down, where there is little yet
-    to agree on; 0: from the first step."""
+    """Steps without R-Drop at the start, where its second pass costs time and gains little. 0: from
+    the first step."""
     bpe_dropout: float = Field(0.0, ge=0, lt=1)
-    """Chance that a merge of the BPE is left out, drawn anew each epoch. 0: never."""
+    """Probability that a BPE merge is left out, drawn for each epoch (Provilkov 2020)."""
     mask_share: float = Field(0.15, gt=0, lt=1)
-    """mlm: share of tokens to guess (Devlin 2019)."""
+    """mlm: fraction of tokens to predict (Devlin 2019)."""
     sample_len: int | None = Field(None, ge=2)
     """lm, mlm: tokens in a sample. None: the model's max_len."""
     documents: Literal["line", "file"] = "line"
     """lm, mlm: a document is a line, or a whole file whose lines follow each other."""
-    optimiser: OptimiserConfig = OptimiserConfig()
+    optimiser: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     evaluate_every: int = Field(500, ge=1)
-    """Steps between looks at the validation data."""
+    """Steps between evaluations on the validation data."""
     save_every: int = Field(500, ge=1)
     """Steps between checkpoints."""
     average: int = Field(1, ge=1)
-    """The model in the end: the mean of the last so many checkpoints. 1: the last one."""
+    """The final model is the mean of this many last checkpoints. 1: the last one."""
     patience: int | None = Field(None, ge=1)
-    """Stop after so many evaluations without a lower validation loss. None: never early."""
+    """Early stopping: evaluations without a lower validation loss. None: no early stopping."""
     valid_share: float = Field(0.0, ge=0, lt=1)
-    """Without validation files: share at the end of the data that is held out for it. 0: none."""
+    """Without validation files: fraction at the end of the data that is held out. 0: none."""
     translate_lines: int = Field(200, ge=0)
-    """Lines of the validation data that are translated and scored at each evaluation. 0: none."""
+    """Validation lines that are translated and scored at each evaluation. 0: none."""
     skip_limit: float = Field(0.1, ge=0, le=1)
-    """Share of lines that may be empty or cut; with more the run is refused."""
+    """Fraction of lines that may be empty or truncated; with more the run is refused."""
     shard: bool = False
-    """Split weights and optimiser among processes (FSDP2) instead of copying them (DDP)."""
+    """Shard weights and optimizer state over processes (FSDP2); false: replicate them (DDP)."""
     tensorboard: bool = False
-    """Write the curves for TensorBoard too."""
+    """Also write the metrics for TensorBoard."""
     seed: int = Field(1, ge=0)
 
 
 class DataConfig(Config):
-    """The files of a run and its folder, where they are not arguments of the command."""
+    """The files of a run and its folder, unless they are arguments of the command."""
 
     pairs: tuple[str, ...] = ()
     """A source and a target file."""
@@ -82,7 +83,7 @@ class DataConfig(Config):
 
 
 class Recipe(Config):
-    """A whole run."""
+    """All settings of a run."""
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -94,24 +95,24 @@ class Recipe(Config):
         if train.bpe_dropout and tokenizer.kind != "bpe":
             yield Problem(
                 f"train.bpe_dropout is {train.bpe_dropout} but tokenizer.kind is {tokenizer.kind}: "
-                "only BPE has merges to leave out. Set tokenizer.kind = bpe, or bpe_dropout = 0.",
+                "BPE-dropout needs BPE. Set tokenizer.kind = bpe, or bpe_dropout = 0.",
                 ("train.bpe_dropout", "tokenizer.kind"),
             )
         if train.rdrop_from and not train.rdrop:
             yield Problem(
-                f"train.rdrop_from is {train.rdrop_from} but train.rdrop is 0: nothing would begin "
-                "there. Set train.rdrop to a weight, such as 3, or leave rdrop_from out.",
+                f"train.rdrop_from is {train.rdrop_from} but train.rdrop is 0: there is no "
+                "R-Drop to delay. Set train.rdrop to a weight, such as 3, or leave rdrop_from out.",
                 ("train.rdrop_from", "train.rdrop"),
             )
         if train.rdrop and train.rdrop_from >= train.steps:
             yield Problem(
                 f"train.rdrop_from is {train.rdrop_from} but train.steps is {train.steps}: R-Drop "
-                "would never begin. Let it begin earlier, or set train.rdrop = 0.",
+                "would never start. Use a smaller rdrop_from, or set train.rdrop = 0.",
                 ("train.rdrop_from", "train.steps"),
             )
         if train.shard and train.optimiser.kind == "muon":
             yield Problem(
-                "train.shard is true but train.optimiser.kind is muon: Muon's step needs whole "
+                "train.shard is true but train.optimiser.kind is muon: Muon needs unsharded "
                 "matrices. Set train.optimiser.kind = adamw, or train.shard = false.",
                 ("train.shard", "train.optimiser.kind"),
             )
@@ -119,6 +120,6 @@ class Recipe(Config):
         if length is not None and length > self.model.max_len:
             yield Problem(
                 f"train.sample_len is {length} but model.max_len is {self.model.max_len}: a sample "
-                "must fit the model. Make one shorter or the other longer.",
+                "must fit into the model. Use a shorter sample_len or a larger max_len.",
                 ("train.sample_len", "model.max_len"),
             )

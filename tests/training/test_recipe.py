@@ -1,4 +1,4 @@
-"""Recipes: what cannot work together is refused, with what to do."""
+"""Recipes: settings that contradict each other are refused, with what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from weft.core.config import read_settings
 from weft.core.errors import ConfigError
-from weft.training.settings import Recipe
+from weft.training.recipe import Recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
@@ -32,12 +32,12 @@ def test_every_recipe_of_the_project_is_valid(path: Path) -> None:
         ),
         (
             {"train": {"shard": True, "optimiser": {"kind": "muon"}}},
-            "Muon's step needs whole matrices",
+            "Muon needs unsharded matrices",
         ),
         ({"train": {"rdrop_from": 5}}, "train.rdrop_from is 5 but train.rdrop is 0"),
         (
             {"train": {"rdrop": 3, "rdrop_from": 50, "steps": 50}},
-            "train.rdrop_from is 50 but train.steps is 50: R-Drop would never begin",
+            "train.rdrop_from is 50 but train.steps is 50: R-Drop would never start",
         ),
         ({"train": {"step": 5}}, "train.step is not a setting. Did you mean 'steps'?"),
         ({"training": {}}, "training is not a setting. Did you mean 'train'?"),
