@@ -19,7 +19,7 @@ def test_keys_tell_whole_sources_and_salts_apart():
     assert len(keys) == 6 and source_key((1, 2)) == source_key([1, 2])
 
 
-def test_a_source_has_a_table_for_each_stripe():
+def test_a_source_has_a_table_for_each_group():
     cache = EncoderCache(PagePool(20, 4), 2)
     source = added(cache, "k", 9, "a")
     assert cache.num_pages(9) == 6 and [len(table) for table in source.page_tables] == [3, 3]

@@ -47,7 +47,7 @@ def test_a_full_log_drops_the_oldest_and_says_how_many():
     assert len(log.events) == 2 and log.num_dropped == 3
 
 
-def test_nobody_listening_makes_no_events():
+def test_without_a_listener_there_are_no_events():
     pool = PagePool(6)
     pool.allocate(5, "a")
     assert pool.listener is None

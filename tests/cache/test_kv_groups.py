@@ -10,14 +10,14 @@ def layers(*windows: int | None) -> list[KVSpec]:
     return [KVSpec(ROWS, window=window) for window in windows]
 
 
-def test_a_usual_decoder_is_one_stripe():
+def test_a_usual_decoder_is_one_group():
     layout = KVCacheLayout.of(layers(None, None, None))
     assert layout.groups == (KVCacheGroup((0, 1, 2)),)
     assert layout.windows == (None,) and layout.cross_groups == ()
     assert layout.layer_locations == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_windows_and_full_layers_become_stripes_of_equal_size():
+def test_windows_and_full_layers_become_groups_of_equal_size():
     layout = KVCacheLayout.of(layers(*([512] * 5 + [None]) * 4, 512, 512))
     assert layout.num_layers_per_group == 2
     assert [group.window for group in layout.groups] == [None] * 2 + [512] * 11
@@ -28,7 +28,7 @@ def test_windows_and_full_layers_become_stripes_of_equal_size():
     ]
 
 
-def test_an_encoder_decoder_has_its_cross_stripe_last():
+def test_an_encoder_decoder_has_its_cross_attention_group_last():
     both = [KVSpec(ROWS), KVSpec(ROWS, is_cross=True)]
     layout = KVCacheLayout.of(both * 3)
     assert layout.self_groups == (KVCacheGroup((0, 2, 4)),)

@@ -9,7 +9,7 @@ from weft.cache.page_pool import PagePool
 from weft.core.errors import UsageError
 
 
-def test_the_null_page_is_never_given_out():
+def test_the_null_page_is_never_allocated():
     pool = PagePool(5)
     assert sorted(pool.allocate(4, "a") or []) == [1, 2, 3, 4]
     assert pool.allocate(1, "a") is None

@@ -6,7 +6,7 @@ from weft.cache.page_pool import PagePool
 from weft.cache.page_tables import PageCopy, PageTables, first_readable_block
 
 
-def grown(pool: PagePool, num_slots: int, windows=(None,), owner: str = "a") -> PageTables:
+def tables_for(pool: PagePool, num_slots: int, windows=(None,), owner: str = "a") -> PageTables:
     tables = PageTables(pool, windows, owner)
     fresh = pool.allocate(tables.num_pages_needed(0, num_slots), owner) or []
     assert tables.add_pages(0, num_slots, fresh) == []
@@ -21,7 +21,7 @@ def write(tables: PageTables, start: int, end: int) -> list[PageCopy]:
 
 def test_pages_are_taken_when_a_slot_needs_them():
     pool = PagePool(20, 4)
-    tables = grown(pool, 5, (None, 3))
+    tables = tables_for(pool, 5, (None, 3))
     assert tables.num_blocks == 2 and pool.num_free == 15
     assert tables.num_pages_needed(5, 8) == 0
     assert tables.num_pages_needed(8, 9) == 2
@@ -29,7 +29,7 @@ def test_pages_are_taken_when_a_slot_needs_them():
 
 def test_a_fork_copies_the_last_page_when_it_is_written():
     pool = PagePool(20, 4)
-    first = grown(pool, 6)
+    first = tables_for(pool, 6)
     second = first.fork("b", 6)
     assert second.by_group == first.by_group and pool.num_free == 17
     old = first.by_group[0][1]
@@ -42,7 +42,7 @@ def test_a_fork_copies_the_last_page_when_it_is_written():
 
 def test_a_fork_at_a_page_border_copies_nothing():
     pool = PagePool(20, 4)
-    first = grown(pool, 8)
+    first = tables_for(pool, 8)
     second = first.fork("b", 8)
     assert write(first, 8, 9) == write(second, 8, 9) == []
     assert (
@@ -53,7 +53,7 @@ def test_a_fork_at_a_page_border_copies_nothing():
 
 def test_a_fork_leaves_pages_beyond_its_slots_to_the_parent():
     pool = PagePool(20, 4)
-    first = grown(pool, 12)
+    first = tables_for(pool, 12)
     second = first.fork("b", 5)
     assert second.num_blocks == 2 and pool.counts[first.by_group[0][2]] == 1
 
@@ -67,9 +67,9 @@ def test_a_window_reads_its_last_slots_only(slot, window, first):
     assert first_readable_block(slot, window, 4) == first
 
 
-def test_what_a_window_has_passed_is_given_back_once():
+def test_pages_out_of_the_window_are_freed_once():
     pool = PagePool(30, 4)
-    tables = grown(pool, 16, (None, 5))
+    tables = tables_for(pool, 16, (None, 5))
     full, window = (list(table) for table in tables.by_group)
     assert tables.free_out_of_window(12) == window[:2]
     assert tables.free_out_of_window(12) == []
@@ -80,7 +80,7 @@ def test_what_a_window_has_passed_is_given_back_once():
 
 def test_a_cached_prefix_is_taken_up_without_what_its_window_has_passed():
     pool = PagePool(30, 4)
-    owner = grown(pool, 12, (None, 5))
+    owner = tables_for(pool, 12, (None, 5))
     block_pages = [owner.page_ids(block) for block in range(3)]
     tables = PageTables(pool, (None, 5), "b")
     tables.adopt(block_pages)

@@ -71,7 +71,7 @@ def test_namespaces_share_nothing(kind):
     assert rig.num_held == 6
 
 
-def test_an_inserted_duplicate_is_given_back_and_the_table_rewritten(kind):
+def test_an_inserted_duplicate_is_freed_and_the_table_changed(kind):
     rig = Rig(kind)
     first, second = rig.begin(ABCDEF), rig.begin(ABCDEF)
     assert rig.num_held == 6, "both compute, because neither found the other"
@@ -127,15 +127,15 @@ def test_a_forked_match_is_a_lock_of_its_own(kind):
 
 def test_a_query_is_looked_up_again_only_when_the_cache_has_changed(kind):
     rig = Rig(kind)
-    probe = PrefixQuery([*ABCDEF, 7], "")
-    assert rig.cache.peek(probe) == 0
+    query = PrefixQuery([*ABCDEF, 7], "")
+    assert rig.cache.peek(query) == 0
     rig.store(ABCDEF[:4])
-    assert rig.cache.peek(probe) == 4
-    before = probe.version
+    assert rig.cache.peek(query) == 4
+    before = query.version
     rig.end(*rig.begin([1, 2, 9]))
-    assert rig.cache.peek(probe) == 4 and probe.version == before
+    assert rig.cache.peek(query) == 4 and query.version == before
     rig.cache.evict_oldest(1)
-    assert rig.cache.peek(probe) == 2
+    assert rig.cache.peek(query) == 2
 
 
 def test_windows_back_off_to_where_their_pages_are(kind):
@@ -165,13 +165,13 @@ def test_a_lost_window_page_is_filled_by_the_next_who_computes_it(kind):
     assert rig.pool.num_evictable == rig.num_held == 6
 
 
-def test_a_look_from_outside_finds_every_known_block_and_changes_nothing(kind):
+def test_a_lookup_finds_every_cached_block_and_changes_nothing(kind):
     rig = Rig(kind, windows=(None, 3))
     rig.store(ABCDEF)
     rig.store([1, 2, 9, 9])
     ages, events, version = rig.pool.clock, rig.log.num_seen, rig.cache.version
     block_pages = rig.cache.lookup(ABCDEF, "")
-    assert len(block_pages) == 3, "the last block too: nobody is going to run behind it"
+    assert len(block_pages) == 3, "the last block too: no token is computed after it"
     assert block_pages == [c for c in rig.cache.block_pages() if c in block_pages]
     assert len(rig.cache.lookup([*ABCDEF[:5]], "")) == 2 and not rig.cache.lookup(ABCDEF, "other")
     assert (ages, events, version) == (rig.pool.clock, rig.log.num_seen, rig.cache.version)

@@ -52,7 +52,7 @@ def test_a_leaf_grows_in_place_while_only_its_own_sequence_uses_it():
     assert len(runs(cache)) == 2, "the root and one leaf"
     other = rig.begin(tokens)
     rig.compute(match, tables, [*tokens, 20])
-    assert len(runs(cache)) == 3, "somebody else ends there: the new part is a node of its own"
+    assert len(runs(cache)) == 3, "another match ends there: the new part is a node of its own"
     rig.end(match, tables)
     rig.end(*other)
 
@@ -107,15 +107,15 @@ def test_agreeing_blocks_of_every_length():
     assert num_matching_blocks(stored, stored[:11], 4) == 2
 
 
-def test_a_probe_that_is_looked_up_again_finds_what_a_new_one_finds():
+def test_a_query_that_is_looked_up_again_finds_what_a_new_one_finds():
     """It goes on from where it was, through splits, growth, eviction and other tails."""
     rng, (rig, cache) = random.Random(4), radix(num_pages=60)
-    probes = [PrefixQuery(rng.choices([1, 2], k=rng.randint(3, 14)), "") for _ in range(20)]
+    queries = [PrefixQuery(rng.choices([1, 2], k=rng.randint(3, 14)), "") for _ in range(20)]
     for _ in range(400):
         rig.store(rng.choices([1, 2], k=rng.randint(1, 14)))
         if rng.random() < 0.5:
             cache.evict_oldest(rng.randint(1, 4))
         while rig.pool.num_free < 10:
             cache.evict_oldest(1)
-        for probe in probes:
-            assert cache.peek(probe) == cache.peek(PrefixQuery(probe.tokens, ""))
+        for query in queries:
+            assert cache.peek(query) == cache.peek(PrefixQuery(query.tokens, ""))

@@ -26,7 +26,7 @@ def test_a_saved_cache_is_restored_with_new_pages(kind):
     rig.store(ABCDEF)
     rig.store([1, 2, 3, 4, 8, 8])
     rig.store([7, 7], "salt")
-    other.pool.allocate(3, "somebody else")
+    other.pool.allocate(3, "another")
     moved = restore(other.kv_cache, take_snapshot(rig.kv_cache))
     assert len(moved) == rig.num_held == 10 and sorted(moved.values()) == list(range(4, 14))
     assert other.cached([*ABCDEF, 7]) == 6 and other.cached([7, 7, 7], "salt") == 2
@@ -125,10 +125,10 @@ def test_nothing_is_restored_over_what_is_there():
         restore(rig.kv_cache, take_snapshot(rig.kv_cache))
 
 
-def test_a_probe_made_before_finds_what_was_restored(kind):
+def test_a_query_made_before_finds_what_was_restored(kind):
     rig, other = Rig(kind), Rig(kind)
-    probe = PrefixQuery([*ABCDEF, 7], "")
-    assert other.cache.peek(probe) == 0
+    query = PrefixQuery([*ABCDEF, 7], "")
+    assert other.cache.peek(query) == 0
     rig.store(ABCDEF)
     restore(other.kv_cache, take_snapshot(rig.kv_cache))
-    assert other.cache.peek(probe) == 6
+    assert other.cache.peek(query) == 6

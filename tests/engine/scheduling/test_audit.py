@@ -25,13 +25,13 @@ def world() -> World:
     return world
 
 
-def test_a_page_that_nobody_gave_back_is_noticed(world):
+def test_a_page_that_was_never_freed_is_noticed(world):
     world.pool.allocate(1, "ghost")
     with pytest.raises(AssertionError, match="reference counts differ"):
         world.check()
 
 
-def test_a_page_that_was_given_back_twice_is_noticed(world):
+def test_a_page_that_was_freed_twice_is_noticed(world):
     world.pool.free([sequence_of(world, "a").tables.by_group[0][0]], "a/0")
     with pytest.raises(AssertionError, match="reference counts differ"):
         world.check()
@@ -85,16 +85,16 @@ def test_a_page_that_a_cache_forgot_is_noticed(world):
 
 
 @pytest.mark.parametrize("kind", ["alloc", "share", "free", "write", "copy"])
-def test_an_event_that_is_not_told_is_noticed(kind):
+def test_an_event_that_is_not_reported_is_noticed(kind):
     """Whatever kind of event is left out once, the replay is not the pool's own state."""
     world = World(layout=CROSS)
-    told, left_out = world.pool.listener, []
+    reported, left_out = world.pool.listener, []
 
     def forgetful(event: CacheEvent) -> None:
         if event.kind == kind and not left_out:
             left_out.append(event)
         else:
-            told(event)
+            reported(event)
 
     world.pool.listener = forgetful
     world.add(Request("a", (1, 2, 3, 4, 5), 9, source=(7, 8, 9), n=2))
@@ -112,7 +112,7 @@ def test_the_events_of_a_source_say_how_full_its_pages_are():
     assert [world.replayed.rows[page] for page in source.all_pages] == [4, 2]
 
 
-def test_an_evicted_page_that_is_not_told_is_noticed(world):
+def test_an_evicted_page_that_is_not_reported_is_noticed(world):
     world.run_all()
     world.pool.listener = None
     world.kv_cache.evict(1)
@@ -121,8 +121,8 @@ def test_an_evicted_page_that_is_not_told_is_noticed(world):
 
 
 def test_a_cancelled_request_that_keeps_a_page_is_noticed(world):
-    job = world.state.groups["a"]
-    del world.state.groups["a"], world.state.running["a"]  # gone, but its pages were not given back
-    assert job.first.tables is not None
+    group = world.state.groups["a"]
+    del world.state.groups["a"], world.state.running["a"]  # gone, but its pages were not freed
+    assert group.first.tables is not None
     with pytest.raises(AssertionError, match="reference counts differ"):
         world.check()

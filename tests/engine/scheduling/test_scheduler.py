@@ -64,7 +64,7 @@ def test_the_latest_is_preempted_and_goes_on_first_with_what_is_still_cached():
         plans.append(world.step())
         world.check()
     assert list(world.state.running) == ["old"] and plans[-1].num_admitted == 0
-    assert [job.request.id for job in world.state.waiting] == ["young", "waits"]
+    assert [group.request.id for group in world.state.waiting] == ["young", "waits"]
     while "young" not in world.state.running:
         plan = world.step()
         world.check()
@@ -312,7 +312,7 @@ def test_rows_of_real_tokens_are_counted():
     assert world.state.row_share() == 5 / 8
 
 
-def test_copies_and_writes_are_told():
+def test_copies_and_writes_are_reported():
     world = World("none")
     world.add(Request("r", TWELVE[:5], 4, n=2))
     world.step()

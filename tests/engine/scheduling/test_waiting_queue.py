@@ -1,4 +1,4 @@
-"""Whose turn it is: cached prefixes first, nobody for ever, and a long queue costs little."""
+"""The order of waiting requests: cached prefixes first, no starvation, cheap for long queues."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def tokens_of(rng: random.Random, length: int) -> list[int]:
 
 
 def commit_random(world: World, plan: Plan, rng: random.Random) -> None:
-    grown = {c.sequence_id: Appended(tokens_of(rng, 1)) for c in plan.chunks if c.num_samples}
-    world.scheduler.commit(plan, grown)
+    appended = {c.sequence_id: Appended(tokens_of(rng, 1)) for c in plan.chunks if c.num_samples}
+    world.scheduler.commit(plan, appended)
 
 
 @pytest.mark.parametrize("prefix", KINDS)
@@ -40,7 +40,7 @@ def test_the_longest_cached_prefix_goes_first(prefix):
 
 
 @pytest.mark.parametrize("patience", [0, 3])
-def test_a_request_is_passed_over_at_most_patience_times(patience):
+def test_a_request_is_overtaken_at_most_patience_times(patience):
     """A cold request among a stream of warm ones: (q + patience) * T steps, here T = 2, q = 1."""
     world = World(max_running=1, patience=patience)
     world.add(Request("seed", tuple(range(16)), 1))
@@ -71,7 +71,7 @@ def waits(patience: int, steps: int = 60) -> list[int]:
     return found + [steps - before for before in came.values()]
 
 
-def test_nobody_waits_longer_than_the_order_promises():
+def test_no_request_waits_longer_than_the_bound():
     """At most (q + patience) * T steps, with q <= 7 and T = 1; without ageing it would be far more,
     so that this is put to the test."""
     for patience in (0, 3, 12):

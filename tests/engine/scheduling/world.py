@@ -139,12 +139,12 @@ class World:
 
     def run_and_commit(self, plan: Plan) -> None:
         self.run(plan)
-        grown, branched = self.sample(plan)
-        ended = self.scheduler.commit(plan, grown, branched)
-        for key, result in grown.items():
-            if key in ended or result.is_finished:
+        appended, forked = self.sample(plan)
+        at_limit = self.scheduler.commit(plan, appended, forked)
+        for key, result in appended.items():
+            if key in at_limit or result.is_finished:
                 self.finished(key)
-        for key in ended:
+        for key in at_limit:
             self.finished(key)
         self.embedded += [embedding.request.id for embedding in plan.poolings]
 
@@ -160,12 +160,14 @@ class World:
     # -- what a runner would do --
 
     def run(self, plan: Plan) -> None:
-        told = {(event.detail, event.page) for event in self.log.events if event.kind == "copy"}
+        reported = {(event.detail, event.page) for event in self.log.events if event.kind == "copy"}
         made = {(copy.source, copy.target) for copy in plan.copies}
-        assert self.pool.listener is None or made <= told, "a copy that is not told"
+        assert self.pool.listener is None or made <= reported, "a copy without an event"
         targets = [copy.target for copy in plan.copies]
         assert len(set(targets)) == len(targets), "two copies into one page"
-        assert all(self.pool.counts[page] == 1 for page in targets), "a copy for nobody"
+        assert all(self.pool.counts[page] == 1 for page in targets), (
+            "a copy into a page that is not held"
+        )
         before = [list(self.rows[copy.source]) for copy in plan.copies]
         for copy, content in zip(plan.copies, before, strict=True):
             assert self.rows[copy.source] == content, "read by one copy, written by one before"
@@ -220,35 +222,35 @@ class World:
                     assert self.rows[page] == [(chunk.request.source, group, block)]
 
     def sample(self, plan: Plan) -> tuple[dict[SequenceId, Appended], dict[str, Forked]]:
-        grown: dict[SequenceId, Appended] = {}
-        branched: dict[str, Forked] = {}
+        appended: dict[SequenceId, Appended] = {}
+        forked: dict[str, Forked] = {}
         beams: dict[str, list[Beam]] = {}
         for chunk in plan.chunks:
             chain = self.chain(chunk)
-            job = self.state.groups[chunk.request.id]
+            group = self.state.groups[chunk.request.id]
             if not chunk.num_samples:
                 continue
             if plan.num_steps > 1 and chunk.request.beam == 1:
-                grown[chunk.sequence_id] = self.searched_far(chunk)
+                appended[chunk.sequence_id] = self.search_multi_step(chunk)
             elif plan.num_steps > 1:
                 parts = [one for one in plan.chunks if one.request is chunk.request]
                 if chunk is parts[0]:
-                    branched[chunk.request.id] = Search(self, parts).run()
+                    forked[chunk.request.id] = Search(self, parts).run()
             elif chunk.request.beam:
-                generated = job.sequences[chunk.index].tokens[len(chunk.request.prompt) :]
+                generated = group.sequences[chunk.index].tokens[len(chunk.request.prompt) :]
                 score = 0
                 for place, token in enumerate(generated, len(chunk.request.prompt)):
                     score += token_score(chain[place - 1], token)
                 beams.setdefault(chunk.request.id, []).append((score, chain[-1], generated))
             elif chunk.num_samples > 1:
                 tokens = [next_token(chain[-1], sample) for sample in range(chunk.num_samples)]
-                branched[chunk.request.id] = Forked([Child(0, [token]) for token in tokens])
+                forked[chunk.request.id] = Forked([Child(0, [token]) for token in tokens])
             else:
-                grown[chunk.sequence_id] = self.accepted(chunk, chain)
+                appended[chunk.sequence_id] = self.accepted(chunk, chain)
         for name, found in beams.items():
-            branched[name] = self.searched(self.requests[name], found)
-        self.note(grown, branched)
-        return grown, branched
+            forked[name] = self.search_step(self.requests[name], found)
+        self.note(appended, forked)
+        return appended, forked
 
     def accepted(self, chunk: Chunk, chain: list[int]) -> Appended:
         """Drafts as long as they are what would have been sampled, and the token behind them."""
@@ -260,14 +262,14 @@ class World:
             tokens.append(next_token(chain[chunk.start + place], chunk.index))
         return Appended(tokens, is_finished=tokens[-1] == END)
 
-    def searched(self, request: Request, beams: list[Beam]) -> Forked:
+    def search_step(self, request: Request, beams: list[Beam]) -> Forked:
         assert len(beams) == len(self.state.groups[request.id].sequences), "beams run together"
         if is_search_over(beams, request):
             self.results[request.id] = [tokens for _, _, tokens in beams]
             return Forked([])
         return Forked([Child(p, [token]) for _, p, token in next_beams(beams, request.beam)])
 
-    def searched_far(self, chunk: Chunk) -> Appended:
+    def search_multi_step(self, chunk: Chunk) -> Appended:
         """A token a pass of a search of one beam, and the rows of all of them but the last."""
         request, tokens = chunk.request, list[int]()
         before = self.state.groups[request.id].first.tokens[len(request.prompt) :]
@@ -282,10 +284,10 @@ class World:
             tokens.append(next_beams(beams, 1)[0][2])
         return Appended(tokens)
 
-    def note(self, grown: dict[SequenceId, Appended], branched: dict[str, Forked]) -> None:
-        for key, result in grown.items():
+    def note(self, appended: dict[SequenceId, Appended], forked: dict[str, Forked]) -> None:
+        for key, result in appended.items():
             self.outputs.setdefault(key, []).extend(result.tokens)
-        for name, result in branched.items():
+        for name, result in forked.items():
             if self.requests[name].n > 1:
                 for index, (_, (token,), _) in enumerate(result.children):
                     self.outputs[SequenceId(name, index)] = [token]
@@ -309,9 +311,11 @@ class World:
         assert self.replayed.counts == self.pool.reference_counts(), "replay differs from the pool"
         assert self.replayed.holders == holders(self.state), "replay differs from the holders"
         assert self.replayed.rows == self.state.filled_rows(), "replay differs from the rows"
-        for job in self.state.groups.values():
-            assert job.times_overtaken <= self.config.patience, f"{job.request.id} is passed over"
-            assert not job.spares, f"{job.request.id} keeps pages for nobody"
+        for group in self.state.groups.values():
+            assert group.times_overtaken <= self.config.patience, (
+                f"{group.request.id} is overtaken too often"
+            )
+            assert not group.spares, f"{group.request.id} keeps spare pages"
 
     def check_results(self, cancelled: set[str]) -> None:
         """Every request gave what it gives alone."""
@@ -335,9 +339,9 @@ class Search:
     def __init__(self, world: World, chunks: list[Chunk]) -> None:
         self.world, self.chunks, self.request = world, chunks, chunks[0].request
         self.tables = [copied(one.page_tables) for chunk in chunks for one in chunk.with_spares()]
-        job = world.state.groups[self.request.id]
-        assert len(self.tables) == self.request.beam == len(job.sequences) + len(job.spares)
-        texts = [s.tokens[len(self.request.prompt) :] for s in job.sequences]
+        group = world.state.groups[self.request.id]
+        assert len(self.tables) == self.request.beam == len(group.sequences) + len(group.spares)
+        texts = [s.tokens[len(self.request.prompt) :] for s in group.sequences]
         self.beams = [
             (self.score(chunk, text), place, place, list[int](), text)
             for place, (chunk, text) in enumerate(zip(chunks, texts, strict=True))
