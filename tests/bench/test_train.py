@@ -9,7 +9,7 @@ import torch
 
 from weft.bench.train import SYSTEMS, Workload, measure, real_tokens
 from weft.cli.app import main
-from weft.text.samples import IGNORE
+from weft.text.packing import IGNORE
 
 SMALL = Workload(vocab_size=60, batch_tokens=120, num_batches=2)
 

@@ -23,7 +23,7 @@ from weft.checkpoint.tensor_source import build_from_source
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.text.collate import collate
+from weft.text.batching import collate
 
 from . import fairseq_oracle as oracle
 

@@ -90,7 +90,7 @@ def test_it_is_saved_and_loaded_as_any_other(tmp_path: Path) -> None:
     tokenizer.save(tmp_path)
     again = Tokenizer.load(tmp_path)
     assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
-    assert again.specials == tokenizer.specials
+    assert again.special_tokens == tokenizer.special_tokens
 
 
 def write(path: Path, text: str) -> Path:

@@ -8,7 +8,7 @@ from tests.engine.tiny import LINES, tiny_folder
 from weft.cli.app import Command, main
 from weft.cli.translate import one_line
 from weft.engine.load import load
-from weft.text.scores import score
+from weft.text.metrics import score
 
 COMMANDS = {"eval": Command("weft.cli.eval", "Score a model.")}
 SOURCES = ["the cat sat", "a dog ate two apples", "它很甜", "the mat"]

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.text.foreign.families import FAMILIES
-from weft.text.foreign import load_tokenizer
+from tests.text.hf.families import FAMILIES
+from weft.text.hf import load_tokenizer
 from weft.text.tokenizer import Tokenizer
 
 WRITERS = sorted(set(FAMILIES) - {"bert cased", "bert uncased"})

@@ -20,7 +20,7 @@ from .tiny import LINES, tiny
 def loaded(pooling: str = "mean", max_tokens: int | None = None) -> LoadedModel:
     checkpoint = tiny("encoder")
     use = replace(checkpoint.generation_config, pooling=pooling, max_tokens=max_tokens)
-    tokenizer = checkpoint.tokenizer.limited(max_tokens)
+    tokenizer = checkpoint.tokenizer.with_max_len(max_tokens)
     return LoadedModel(replace(checkpoint, generation_config=use, tokenizer=tokenizer))
 
 

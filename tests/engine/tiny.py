@@ -9,8 +9,8 @@ from weft.checkpoint.weft_folder import Checkpoint, save_folder
 from weft.engine.stops import TextStream
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.text.settings import TokenizerConfig
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_training import TokenizerConfig
 
 LINES = ["the cat sat on the mat", "我吃了苹果，它很甜", "a dog ate two apples"]
 TASKS = {"encoder-decoder": "translate", "decoder": "lm", "encoder": "mlm"}

@@ -9,8 +9,8 @@ from weft.core.forward_batch import ForwardBatch
 from weft.look.attention_weights import cross_attention
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.text.settings import TokenizerConfig
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_training import TokenizerConfig
 
 LAYERS, HEADS = 2, 4
 SOURCE, TARGET = "\u6211\u5403\u4e86\u82f9\u679c", "I ate"
@@ -78,7 +78,7 @@ def test_what_is_written_is_cut_as_the_target_side_cuts_it(tokenizer):
     words = Tokenizer.train(
         ["I ate a pear"], TokenizerConfig(kind="word", min_frequency=1, add_begin=False)
     )
-    both = Tokenizer(tokenizer.backend, tokenizer.specials, target=words)
+    both = Tokenizer(tokenizer.backend, tokenizer.special_tokens, target=words)
     sizes = {"vocab_size": words.vocab_size, "source_vocab_size": both.vocab_size}
     sizes["embedding"] = {"tied": "output"}
     model = model_of(tokenizer, **sizes)

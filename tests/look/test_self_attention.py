@@ -7,8 +7,8 @@ from weft.core.errors import UsageError
 from weft.look.attention_weights import self_attention
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.text.settings import TokenizerConfig
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_training import TokenizerConfig
 
 TEXT = "\u6211\u5403\u4e86\u82f9\u679c\uff0c\u5b83\u5f88\u751c"
 IT, APPLE = "\u5b83", "\u82f9\u679c"

@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from weft.text.settings import TokenizerConfig
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_training import TokenizerConfig
 
 CORPUS = [
     "我吃了苹果，它很甜",

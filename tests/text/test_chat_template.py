@@ -10,9 +10,9 @@ from transformers import PreTrainedTokenizerFast
 from tests.text.chat_templates import CHATML, CONVERSATIONS, LLAMA3, QWEN25, TEMPLATES, talk
 from weft.core.errors import DataError, UsageError
 from weft.text.chat_template import ChatTemplate, find_template
-from weft.text.specials import Specials
+from weft.text.special_tokens import SpecialTokens
 
-SPECIALS = Specials(begin="<s>", end="</s>", pad="<pad>")
+SPECIALS = SpecialTokens(begin="<s>", end="</s>", pad="<pad>")
 TOOL = {"name": "add", "parameters": {"a": {"type": "integer"}, "b": {"enum": ["<x>", "\u00e9"]}}}
 
 

@@ -65,7 +65,7 @@ def test_utf16_is_recognised(tmp_path):
         list(read_lines(path))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", gzip.compress(b"")])
+@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
 def test_an_empty_file_is_refused_unless_allowed(tmp_path, data):
     path = write(tmp_path / "none.txt", data)
     assert list(read_lines(path, allow_empty=True)) == []

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.text.material import CORPUS, HARD, trained
 from weft.core.errors import DataError, UsageError
-from weft.text.report import TextReport
-from weft.text.settings import TokenizerConfig
+from weft.text.encoding import TextReport
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_training import TokenizerConfig
 
 TEXT = "the cat sat on the mat"
 
@@ -126,7 +126,7 @@ def test_what_is_not_text_is_refused():
 
 
 def test_a_role_that_is_missing_is_none_or_refused():
-    tokenizer = Tokenizer(trained().parsing_backend, specials=None)
+    tokenizer = Tokenizer(trained().parsing_backend, special_tokens=None)
     assert tokenizer.id_of("mask") == 4
     from tokenizers import Tokenizer as Backend
     from tokenizers import models
@@ -141,7 +141,11 @@ def test_a_copy_for_another_process_is_the_same_tokenizer():
     tokenizer = trained(max_len=9)
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.encode("<end> the cat") == tokenizer.encode("<end> the cat")
-    assert (copy.specials, copy.config, copy.max_len) == (tokenizer.specials, tokenizer.config, 9)
+    assert (copy.special_tokens, copy.config, copy.max_len) == (
+        tokenizer.special_tokens,
+        tokenizer.config,
+        9,
+    )
     assert copy.report is not tokenizer.report
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from weft.core.errors import DataError, UsageError
-from weft.text.samples import IGNORE
-from weft.text.settings import TokenizerConfig
+from weft.text.packing import IGNORE
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_training import TokenizerConfig
 from weft.training.data.base import Batch
 from weft.training.data.files import TrainingFiles
 from weft.training.data.pairs import PairData, PairDataConfig

@@ -28,8 +28,8 @@ from weft.bench.measure import in_turns, machine
 from weft.core.choices import pick
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.text.batches import batches
-from weft.text.samples import IGNORE
+from weft.text.batching import batches
+from weft.text.packing import IGNORE
 from weft.training.data.base import Batch
 from weft.training.loss import LossConfig
 from weft.training.objective import batch_loss

@@ -37,7 +37,7 @@ from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.config import Config, read_settings
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
-from weft.text.specials import Specials
+from weft.text.special_tokens import SpecialTokens
 from weft.text.tokenizer import Tokenizer
 
 WEIGHTS_FILES = ("checkpoint_best.pt", "checkpoint_last.pt", "model.pt")
@@ -95,7 +95,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def combined_tokenizer(folder: FairseqFolder) -> Tokenizer:
     """The source tokenizer, with the target tokenizer for decoding."""
     source = folder.source_tokenizer
-    return Tokenizer(source.backend, source.specials, target=folder.target_tokenizer)
+    return Tokenizer(source.backend, source.special_tokens, target=folder.target_tokenizer)
 
 
 def open_fairseq(path: Path) -> FairseqFolder:
@@ -306,4 +306,4 @@ def build_tokenizer(vocabulary: dict[str, int], merges: list[Merge], lowercase: 
     )
     backend.decoder = decoders.BPEDecoder(suffix=WORD_END)
     backend.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL_TOKENS])
-    return Tokenizer(backend, Specials(pad="<pad>", begin="<s>", end="</s>", unknown="<unk>"))
+    return Tokenizer(backend, SpecialTokens(pad="<pad>", begin="<s>", end="</s>", unknown="<unk>"))

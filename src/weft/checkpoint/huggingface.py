@@ -32,7 +32,7 @@ from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
 from weft.models.build import Model
 from weft.models.config import ModelConfig
-from weft.text import foreign
+from weft.text import hf
 from weft.text.tokenizer import Tokenizer
 
 TASKS = {"encoder-decoder": "translate", "decoder": "lm", "encoder": "mlm"}
@@ -140,7 +140,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
 
     opened = open_folder(path)
     return Checkpoint(
-        tokenizer=load_tokenizer(path).limited(opened.generation_config.max_tokens),
+        tokenizer=load_tokenizer(path).with_max_len(opened.generation_config.max_tokens),
         model=build_hf(opened, device, dtype),
         task=TASKS[opened.config.kind],
         generation_config=opened.generation_config,
@@ -156,7 +156,7 @@ def describe_model(path: Path) -> tuple[str, ModelConfig]:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     model_type = read_settings(path / CONFIG_FILE).get("model_type")
-    return foreign.load_tokenizer(path, model_type if isinstance(model_type, str) else None)
+    return hf.load_tokenizer(path, model_type if isinstance(model_type, str) else None)
 
 
 def build_hf(opened: HFCheckpoint, device: torch.device | str, dtype: torch.dtype) -> Model:

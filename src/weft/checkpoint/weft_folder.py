@@ -80,7 +80,7 @@ def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     template, scores = path / TEMPLATE_FILE, path / SCORES_FILE
     return Checkpoint(
         model=model.eval(),
-        tokenizer=Tokenizer.load(path).limited(generation_config.max_tokens),
+        tokenizer=Tokenizer.load(path).with_max_len(generation_config.max_tokens),
         task=str(values["task"]),
         scores=read_settings(scores) if scores.is_file() else {},
         generation_config=generation_config,

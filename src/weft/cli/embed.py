@@ -29,7 +29,7 @@ def command(
     from weft.text.corpus import read_lines
 
     reader = ready_model(model, device, EngineConfig.for_batches(batch_tokens))
-    reader.tokenizer.report.was_said = True  # below, with the counts of all lines
+    reader.tokenizer.report.has_warned = True  # below, with the counts of all lines
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
         with progress("embedding", len(lines)) as step:
             vectors_BD = reader.embed(lines, step)

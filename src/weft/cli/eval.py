@@ -134,7 +134,7 @@ def translate_all(
     loaded: LoadedModel, sources: list[str], search: tuple[int, float, int | None]
 ) -> list[str]:
     """One translation a source, each on one line."""
-    loaded.tokenizer.report.was_said = True
+    loaded.tokenizer.report.has_warned = True
     with progress("translating", len(sources)) as step:
         found = loaded.translate(sources, *search, step)
     say_cut(loaded)
@@ -144,7 +144,7 @@ def translate_all(
 def score_lines(
     hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, language: str
 ) -> dict[str, Any]:
-    from weft.text.scores import score
+    from weft.text.metrics import score
 
     scores = score(hypotheses, references, tokenize, lowercase, language)
     return {**scores.to_dict(), "lines": len(references)}

@@ -18,7 +18,7 @@ def greedy_scorer(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> ScoreTr
     from weft.checkpoint.weft_folder import Checkpoint
     from weft.engine.model import LoadedModel
     from weft.nn.packed_modules import unpack_model
-    from weft.text.scores import score
+    from weft.text.metrics import score
 
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 

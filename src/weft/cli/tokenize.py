@@ -13,7 +13,7 @@ from weft.cli.output import print_json, say
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from weft.text.report import TextReport
+    from weft.text.encoding import TextReport
     from weft.text.tokenizer import Tokenizer
 
 SPACE = "\u2581"
@@ -108,8 +108,8 @@ def refuse_mixture(train: bool, settings: list[str], formats: list[str]) -> None
 def train_tokenizer(
     path: Path, sources: list[str], settings: dict[str, Any], max_len: int | None
 ) -> None:
-    from weft.text.settings import TokenizerConfig
     from weft.text.tokenizer import Tokenizer
+    from weft.text.tokenizer_training import TokenizerConfig
 
     limit = {} if max_len is None else {"max_len": max_len}
     config = TokenizerConfig.from_dict({**settings, **limit}, where="tokenizer settings")
@@ -124,9 +124,9 @@ def print_tokens(
 ) -> None:
     """One line of tokens for every line of text, in the form asked for."""
     from weft.checkpoint.formats import load_tokenizer
-    from weft.text.report import TextReport
+    from weft.text.encoding import TextReport
 
-    tokenizer, report = load_tokenizer(model), TextReport(was_said=True)
+    tokenizer, report = load_tokenizer(model), TextReport(has_warned=True)
     for _, _, line in numbered(sources):
         ids = tokenizer.encode(line, add_special, max_len, report=report)
         if form == "json":
@@ -139,7 +139,7 @@ def print_tokens(
 def as_object(tokenizer: Tokenizer, line: str, ids: list[int], add_special: bool) -> dict[str, Any]:
     """Text, tokens, ids and spans of characters. A cut line has the spans of what is left."""
     before, after = tokenizer.frame if add_special else ([], [])
-    spans = tokenizer.tokens(line, add_special=False).spans[: len(ids) - len(before) - len(after)]
+    spans = tokenizer.tokens(line, add_special=False).offsets[: len(ids) - len(before) - len(after)]
     offsets = [(0, 0)] * len(before) + spans + [(0, 0)] * len(after)
     return {"text": line, "tokens": tokenizer.pieces(ids), "ids": ids, "offsets": offsets}
 

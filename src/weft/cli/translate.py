@@ -112,7 +112,7 @@ def command(
     engine = engine_settings(cache, prefix_cache, batch_tokens)
     check_model(model, "translate", max_tokens)
     translator = ready_model(model, device, engine)
-    translator.tokenizer.report.was_said = True
+    translator.tokenizer.report.has_warned = True
     drawn: SamplingKeywords = sampling.keywords if temperature > 0 else {}
     with team_of(workers, model, device, engine) as team:
         search, first = (n_best, beam, length_penalty, max_tokens), 1

@@ -18,8 +18,8 @@ from weft.engine.grammar import Grammar, GrammarVocabulary, make_grammar
 from weft.engine.stops import check_stops
 from weft.engine.writing import GREEDY
 from weft.sampling.params import SamplingKeywords, SamplingParams
-from weft.text.settings import TokenizerConfig
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_training import TokenizerConfig
 
 
 class WritingKeywords(SamplingKeywords, total=False):

@@ -69,7 +69,7 @@ class Requests:
             )
         from weft.text.chat_template import ChatTemplate
 
-        return ChatTemplate(self.template_source, self.tokenizer.specials)
+        return ChatTemplate(self.template_source, self.tokenizer.special_tokens)
 
     def continued(self, ids: Sequence[int], options: Options) -> Writing:
         """The request that goes on from `ids`."""

@@ -25,8 +25,7 @@ from weft.engine.attention import recorded
 from weft.models.build import Model
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.text.spans import Tokens, is_byte
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer import Tokenizer, Tokens, is_byte
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def self_attention(model: Model, tokenizer: Tokenizer, text: str) -> SelfAttenti
     with eval_mode(model), recorded([b.attention.weights for b in stack.layers]) as weights:
         stack(ForwardBatch(ids_1T))
     weights_LHTS = torch.cat(weights).float().cpu().numpy()
-    return SelfAttention(labels(tokens, text), list(tokens.spans), weights_LHTS)
+    return SelfAttention(labels(tokens, text), list(tokens.offsets), weights_LHTS)
 
 
 @contextmanager
@@ -134,14 +133,14 @@ def without_first(first: int, tokens: Tokens) -> Tokens:
     """Tokens without a leading `first`, which the decoder reads before it predicts."""
     if tokens.ids[:1] != [first]:
         return tokens
-    return Tokens(tokens.ids[1:], tokens.pieces[1:], tokens.spans[1:])
+    return Tokens(tokens.ids[1:], tokens.pieces[1:], tokens.offsets[1:])
 
 
 def labels(tokens: Tokens, text: str) -> list[str]:
     """Each token in readable form: a byte is the character it belongs to, with its number."""
     result: list[str] = []
     previous, number = (-1, -1), 0
-    for piece, span in zip(tokens.pieces, tokens.spans, strict=True):
+    for piece, span in zip(tokens.pieces, tokens.offsets, strict=True):
         number = number + 1 if span == previous else 1
         previous = span
         result.append(f"{text[slice(*span)]}/{number}" if is_byte(piece) else piece)

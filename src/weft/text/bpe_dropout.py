@@ -1,9 +1,9 @@
-"""BPE-dropout (Provilkov 2020): text -> ids in which each possible merge is left out with some
-probability, anew at every step, so that a model sees one word in many spellings.
+"""BPE-dropout (Provilkov 2020): text -> ids, where each possible merge is skipped with some
+probability, so that a model sees a word in several segmentations.
 
-Differs from the library's own dropout, which cannot be seeded: here the draws come from the
-caller's `random.Random`, so that a resumed run sees the very same ids. With dropout 0 the ids
-are those of the library.
+Differs from the library's dropout, which cannot be seeded: the draws come from the caller's
+`random.Random`, so that a resumed run gets the same ids. With dropout 0 the ids are those of the
+library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 from tokenizers import Tokenizer as Backend
 
 from weft.core.errors import UsageError
-from weft.text.kinds.base import BYTE_NAMES
+from weft.text.tokenizer_kinds import BYTE_NAMES
 
 
 class BpeDropout:
@@ -22,7 +22,7 @@ class BpeDropout:
 
     def __init__(self, backend: Backend) -> None:
         model = json.loads(backend.to_str())["model"]
-        refuse_unfit(model)
+        check_supported(model)
         self.backend = backend
         self.ids: dict[str, int] = model["vocab"]
         self.ranks = {pair_of(merge): rank for rank, merge in enumerate(model["merges"])}
@@ -30,7 +30,7 @@ class BpeDropout:
         self.byte_ids = [self.ids.get(name) for name in BYTE_NAMES]
 
     def encode(self, text: str, dropout: float, rng: random.Random) -> list[int]:
-        """Ids of `text` without begin and end. Draws from `rng` depend on `text` alone."""
+        """Ids of `text` without begin and end. The number of draws depends only on `text`."""
         ids: list[int] = []
         for word in self.words(text):
             for symbol in self.merge(list(word), dropout, rng):
@@ -46,19 +46,20 @@ class BpeDropout:
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
     def merge(self, symbols: list[str], dropout: float, rng: random.Random) -> list[str]:
-        """Join the best-ranked pair that survived its draw, until none is left."""
+        """Merge the best-ranked pair that is not dropped, until none is left."""
         ranks = self.ranks
         while len(symbols) > 1:
-            best, place = None, 0
+            best, best_index = None, 0
             for index in range(len(symbols) - 1):
                 rank = ranks.get((symbols[index], symbols[index + 1]))
                 if rank is None or (dropout and rng.random() < dropout):
                     continue
                 if best is None or rank < best:
-                    best, place = rank, index
+                    best, best_index = rank, index
             if best is None:
                 break
-            symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+            merged = symbols[best_index] + symbols[best_index + 1]
+            symbols[best_index : best_index + 2] = [merged]
         return symbols
 
     def symbol_ids(self, symbol: str) -> list[int]:
@@ -66,10 +67,10 @@ class BpeDropout:
         known = self.ids.get(symbol)
         if known is not None:
             return [known]
-        spelled = [self.byte_ids[byte] for byte in symbol.encode()]
-        found = [byte for byte in spelled if byte is not None]
-        if len(found) == len(spelled):
-            return found
+        byte_ids = [self.byte_ids[byte] for byte in symbol.encode()]
+        known_ids = [byte_id for byte_id in byte_ids if byte_id is not None]
+        if len(known_ids) == len(byte_ids):
+            return known_ids
         return [] if self.unknown is None else [self.unknown]
 
 
@@ -79,8 +80,8 @@ def pair_of(merge: str | list[str]) -> tuple[str, str]:
     return left, right
 
 
-def refuse_unfit(model: dict[str, object]) -> None:
-    """A UsageError for a tokenizer that has no merges or marks the parts of words."""
+def check_supported(model: dict[str, object]) -> None:
+    """Raise a UsageError for a tokenizer without merges or with markers for parts of words."""
     kind = model.get("type")
     if kind != "BPE" or not model.get("merges"):
         raise UsageError(
@@ -90,5 +91,6 @@ def refuse_unfit(model: dict[str, object]) -> None:
     marks = (model.get("continuing_subword_prefix"), model.get("end_of_word_suffix"))
     if any(marks):
         raise UsageError(
-            f"dropout does not know BPE that marks parts of words (here by {marks}). Use dropout=0."
+            f"dropout does not support BPE that marks parts of words (here by {marks}). "
+            "Use dropout=0."
         )

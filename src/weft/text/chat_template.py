@@ -12,9 +12,9 @@ from typing import Any
 
 from weft.core.config import read_settings, read_text
 from weft.core.errors import DataError, UsageError
-from weft.text.specials import Specials
-from weft.text.storage import SIDE_FILE
+from weft.text.special_tokens import SpecialTokens
 from weft.text.template_sandbox import SANDBOX, TemplateSandbox
+from weft.text.tokenizer_files import CONFIG_FILE
 
 TEMPLATE_FILE, OLDER_FILE, KEY = "chat_template.jinja", "chat_template.json", "chat_template"
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -29,14 +29,17 @@ class ChatTemplate:
     """A template and the special tokens it may write. Never changes."""
 
     def __init__(
-        self, source: str, specials: Specials | None = None, sandbox: TemplateSandbox = SANDBOX
+        self,
+        source: str,
+        special_tokens: SpecialTokens | None = None,
+        sandbox: TemplateSandbox = SANDBOX,
     ) -> None:
         if len(source) > MAX_SOURCE:
             raise DataError(
                 f"the chat template has {len(source)} characters: at most {MAX_SOURCE} are allowed."
             )
         self.source, self.sandbox = source, sandbox
-        self.special_tokens = (specials or Specials()).to_file()
+        self.special_tokens = (special_tokens or SpecialTokens()).to_config()
         self.run(None)
 
     def render(
@@ -75,7 +78,7 @@ def sentence(reason: str) -> str:
 
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Plain copies of the messages; a UsageError names the first that is none."""
+    """Copies of the messages as plain values. Raises a UsageError for the first invalid one."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise UsageError(f"messages is {type(messages).__name__}: a conversation is a list.")
     if not messages:
@@ -98,7 +101,7 @@ def check_message(message: Message, index: int) -> dict[str, Any]:
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
-    """A copy of plain JSON types, as other objects have methods that no sandbox knows."""
+    """A copy made of JSON types, which is what reaches the helper process."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, str):
@@ -109,32 +112,33 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
         return [plain(item, where, depth + 1) for item in value]
     raise UsageError(
         f"{where} holds a {type(value).__name__}: templates take plain values (text, numbers, "
-        "lists and tables), 32 deep at most."
+        "lists and dicts), 32 deep at most."
     )
 
 
 def find_template(folder: Path) -> str | None:
     """The chat template of a Hugging Face folder; None: it has none.
 
-    A file of its own goes before the config; of several with names, "default" goes before others.
+    chat_template.jinja has precedence over the config; of several named templates, "default" is
+    used.
     """
     if (folder / TEMPLATE_FILE).is_file():
         return read_text(folder / TEMPLATE_FILE)
-    for path in (folder / OLDER_FILE, folder / SIDE_FILE):
-        found = read_settings(path).get(KEY) if path.is_file() else None
-        if found:
-            return choose(found, path)
+    for path in (folder / OLDER_FILE, folder / CONFIG_FILE):
+        entry = read_settings(path).get(KEY) if path.is_file() else None
+        if entry:
+            return choose_template(entry, path)
     return None
 
 
-def choose(found: Any, path: Path) -> str:
-    """One template of an entry: a text, {name: text}, or [{"name": ..., "template": text}]."""
-    if isinstance(found, str):
-        return found
-    named = found
-    if isinstance(found, list):
-        entries = [entry for entry in found if isinstance(entry, Mapping)]
-        named = {entry.get("name"): entry.get("template") for entry in entries}
+def choose_template(entry: Any, path: Path) -> str:
+    """One template of an entry: a string, {name: string}, or [{"name": ..., "template": ...}]."""
+    if isinstance(entry, str):
+        return entry
+    named = entry
+    if isinstance(entry, list):
+        items = [item for item in entry if isinstance(item, Mapping)]
+        named = {item.get("name"): item.get("template") for item in items}
     if isinstance(named, Mapping) and named:
         chosen = named.get("default", next(iter(named.values())))
         if isinstance(chosen, str):

@@ -1,9 +1,9 @@
 """Files -> lines: plain or gzip, streamed, strict UTF-8; and pairs of lines from two files or from
 columns.
 
-A line ends at LF or CRLF and nowhere else: U+2028, form feed and lone CR are text. A byte order
-mark at the start of a file is dropped. What cannot be read is a DataError with file and line.
-Memory is one line, however long the file.
+A line ends at LF or CRLF only: U+2028, form feed and lone CR are text. A byte order mark at the
+start of a file is dropped. Anything that cannot be read is a DataError with file and line. Only one
+line is in memory at a time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_lines(source: Source, allow_empty: bool = False) -> Iterator[str]:
-    """The lines of one source without their endings. A source without lines is a DataError unless
-    allowed."""
+    """The lines of one source without their line endings. An empty source is a DataError unless
+    `allow_empty`."""
     name = source_name(source)
     number = 0
     for number, raw in enumerate(raw_lines(source, name), start=1):
@@ -70,7 +70,7 @@ def read_columns(source: Source, columns: tuple[int, ...] = (1, 2)) -> Iterator[
         if len(cells) < max(columns):
             raise DataError(
                 f"has {len(cells)} columns, but column {max(columns)} is wanted. "
-                "Columns are separated by one tab; mend the line or name other columns.",
+                "Columns are separated by one tab; fix the line or name other columns.",
                 name,
                 number,
             )
@@ -78,7 +78,7 @@ def read_columns(source: Source, columns: tuple[int, ...] = (1, 2)) -> Iterator[
 
 
 def source_name(source: Source) -> str:
-    """What messages call a source."""
+    """The name of a source in messages."""
     if isinstance(source, str | Path):
         return "standard input" if str(source) == "-" else str(source)
     return str(getattr(source, "name", "input"))
@@ -100,7 +100,7 @@ def raw_lines(source: Source, name: str) -> Iterator[bytes]:
 
 
 def open_source(source: Source, name: str) -> io.BufferedReader:
-    """A binary reader. Closing it leaves standard input and the caller's own files open."""
+    """A binary reader. Closing it does not close standard input or the caller's file."""
     if not isinstance(source, str | Path):
         return io.BufferedReader(RawReader(source))
     if str(source) == "-":
@@ -117,7 +117,7 @@ def open_source(source: Source, name: str) -> io.BufferedReader:
 
 @contextmanager
 def unzipped(reader: io.BufferedReader) -> Iterator[Iterable[bytes]]:
-    """The reader itself, or what is packed in it: gzip is known by its first two bytes."""
+    """The reader, decompressed if its first two bytes are those of gzip."""
     if reader.peek(2)[:2] != GZIP_MAGIC:
         yield reader
         return
@@ -126,7 +126,7 @@ def unzipped(reader: io.BufferedReader) -> Iterator[Iterable[bytes]]:
 
 
 class RawReader(io.RawIOBase):
-    """The raw half of a buffered reader over any object that has `read`."""
+    """Raw binary input from any object that has `read`."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -146,7 +146,7 @@ class RawReader(io.RawIOBase):
 
 
 def decode_line(raw: bytes, name: str, number: int) -> str:
-    """One line without its ending; bytes that are not UTF-8 are a DataError with their place."""
+    """One line without its ending; bytes that are not UTF-8 are a DataError with their position."""
     raw = raw.removesuffix(b"\r\n") if raw.endswith(b"\r\n") else raw.removesuffix(b"\n")
     try:
         return raw.decode("utf-8")

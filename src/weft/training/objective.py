@@ -10,7 +10,7 @@ from weft.models.build import Model
 from weft.models.encoder import Encoder
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.nn.head import Head
-from weft.text.samples import IGNORE
+from weft.text.packing import IGNORE
 from weft.training.data.base import Batch
 from weft.training.loss import LossConfig, token_loss
 

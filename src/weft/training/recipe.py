@@ -15,7 +15,7 @@ from pydantic import Field
 from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.models.config import ModelConfig
-from weft.text.settings import TokenizerConfig
+from weft.text.tokenizer_training import TokenizerConfig
 from weft.training.optimizer import OptimizerConfig, ScheduleConfig
 
 

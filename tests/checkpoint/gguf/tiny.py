@@ -34,7 +34,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from weft.text.specials import Specials
+from weft.text.special_tokens import SpecialTokens
 from weft.text.tokenizer import Tokenizer
 
 VOCAB = 290
@@ -197,4 +197,4 @@ def tokenizer() -> Tokenizer:
         show_progress=False,
     )
     backend.train_from_iterator(["the words of a text", "other words in the text"], trainer)
-    return Tokenizer(backend, Specials(end="<end>"))
+    return Tokenizer(backend, SpecialTokens(end="<end>"))

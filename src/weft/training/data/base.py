@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from weft.text.samples import IGNORE
+from weft.text.packing import IGNORE
 
 
 @dataclass(frozen=True)

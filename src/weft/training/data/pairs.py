@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.errors import DataError
-from weft.text.batches import batches
-from weft.text.collate import collate
-from weft.text.report import TextReport
-from weft.text.samples import IGNORE
+from weft.text.batching import batches, collate
+from weft.text.encoding import TextReport
+from weft.text.packing import IGNORE
 from weft.text.tokenizer import Tokenizer
 from weft.training.data.base import Batch, empty_batch
 from weft.training.data.files import Pair

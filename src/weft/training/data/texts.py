@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.text.collate import collate_samples
-from weft.text.samples import IGNORE, PackedSamples, Sample
+from weft.text.batching import collate_samples
+from weft.text.packing import IGNORE, PackedSample, PackedSamples
 from weft.text.tokenizer import Tokenizer
 from weft.training.data.base import Batch, empty_batch
 from weft.training.data.tokens import TokenFile
@@ -109,7 +109,7 @@ class TextData:
             is_masked[rng.integers(length)] = True
         return is_masked
 
-    def masked(self, epoch: int, row: int) -> Sample:
+    def masked(self, epoch: int, row: int) -> PackedSample:
         """A sample for mlm: of the predicted tokens 80 % are masked, 10 % random, 10 % kept."""
         sample, tokenizer = self.samples(epoch)[row], self.tokenizer
         length = sample.length

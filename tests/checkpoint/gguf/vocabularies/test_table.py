@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as Backend
 from weft.checkpoint.gguf.ends import role_ids
 from weft.checkpoint.gguf.vocabularies.table import read_tokenizer, write_tokenizer
 from weft.core.errors import DataError, UsageError
-from weft.text.settings import TokenizerConfig
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_training import TokenizerConfig
 
 from ..tiny import tokenizer
 

@@ -67,7 +67,7 @@ def described(lowercase: bool, **more: Any) -> dict[str, Any]:
 def test_ids_are_those_of_transformers(lowercase: bool) -> None:
     ours, other = read_tokenizer(described(lowercase), PLACE), theirs(lowercase)
     assert ours.frame == ([3], [4])
-    assert ours.specials.mask == "[MASK]"
+    assert ours.special_tokens.mask == "[MASK]"
     for text in hard_texts(1000):
         expected = other.backend_tokenizer.encode(text).ids
         assert ours.encode(text) == expected, ascii(text)

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
 from weft.core.errors import DataError
-from weft.text.specials import ROLES, Role, Specials, find_role
+from weft.text.special_tokens import ROLES, Role, SpecialTokens, find_role
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Values of tokenizer.ggml.token_type."""
@@ -144,10 +144,12 @@ def add_tokens(backend: Backend, words: GGUFVocabulary) -> None:
         backend.add_special_tokens(tokens) if special else backend.add_tokens(tokens)
 
 
-def read_specials(backend: Backend, words: GGUFVocabulary) -> Specials:
+def read_specials(backend: Backend, words: GGUFVocabulary) -> SpecialTokens:
     """The roles as the file has them, else by customary names."""
     named = {role: backend.id_to_token(index) for role, index in words.ids.items()}
-    return Specials(**{role: named.get(role) or find_role(backend, {}, role) for role in ROLES})
+    return SpecialTokens(
+        **{role: named.get(role) or find_role(backend, {}, role) for role in ROLES}
+    )
 
 
 def read_frame(words: GGUFVocabulary, begin: bool, end: bool) -> BosEosFrame:
@@ -156,7 +158,7 @@ def read_frame(words: GGUFVocabulary, begin: bool, end: bool) -> BosEosFrame:
 
 
 def frame_processor(
-    frame: BosEosFrame, specials: Specials, backend: Backend
+    frame: BosEosFrame, specials: SpecialTokens, backend: Backend
 ) -> processors.PostProcessor | None:
     """<begin> text <end>; of two texts: <begin> first <end> second <end>."""
     names = {"begin": specials.begin if frame.begin else None}

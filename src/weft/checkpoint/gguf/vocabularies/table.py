@@ -29,8 +29,8 @@ from weft.checkpoint.gguf.vocabularies.pieces import (
 )
 from weft.checkpoint.gguf.vocabularies.wordpiece import gguf_name
 from weft.core.errors import DataError
-from weft.text.kinds.base import BYTE_NAMES
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_kinds import BYTE_NAMES
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""A tokenizer on disk: tokenizer.json (the format of the `tokenizers` library) and, in a folder,
+tokenizer_config.json, which names the special tokens for transformers and holds Weft's settings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from weft.core.config import read_settings
+from weft.core.errors import DataError
+from weft.text.special_tokens import CONFIG_KEYS, ROLES, SpecialTokens, find_special_tokens
+from weft.text.tokenizer_training import TokenizerConfig
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+WEFT_KEY = "weft"
+TARGET_FOLDER = "target"
+"""Sub-folder with the tokenizer of the target side, where the two sides have different ones."""
+
+
+def load_files(path: Path) -> tuple[Backend, SpecialTokens, TokenizerConfig | None]:
+    """Backend, special tokens, and the training settings if Weft trained the tokenizer."""
+    file = path / TOKENIZER_FILE if path.is_dir() else path
+    backend = load_backend(file)
+    config_path = file.with_name(CONFIG_FILE)
+    has_config = file.name == TOKENIZER_FILE and config_path.is_file()
+    settings = read_settings(config_path) if has_config else {}
+    values = settings.get(WEFT_KEY)
+    config = None if values is None else TokenizerConfig.from_dict(values, where=str(config_path))
+    return backend, find_special_tokens(backend, settings), config
+
+
+def load_backend(file: Path) -> Backend:
+    """Read a tokenizer.json. Raises a DataError with the reason if it cannot be used."""
+    if not file.is_file():
+        raise DataError(
+            "there is no such tokenizer. Name a folder with a tokenizer.json, or such a file; "
+            "`weft tokenize OUT --train FILE` makes one.",
+            file,
+        )
+    try:
+        return Backend.from_str(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    except Exception as error:  # the library raises nothing narrower
+        reason = str(error)
+    raise DataError(f"is not a tokenizer.json ({reason}). Name another file.", file)
+
+
+def save_files(
+    path: Path, backend: Backend, special_tokens: SpecialTokens, config: TokenizerConfig | None
+) -> Path:
+    """Write a folder, or a single file if the name ends in .json. Each file is replaced as a
+    whole."""
+    file = path if path.suffix == ".json" else path / TOKENIZER_FILE
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise DataError("is a file, not a folder. Name another place.", file.parent) from None
+    if file.name == TOKENIZER_FILE:
+        write_atomically(file.with_name(CONFIG_FILE), config_json(special_tokens, config))
+    write_atomically(file, backend.to_str(pretty=True))
+    return file
+
+
+def config_json(special_tokens: SpecialTokens, config: TokenizerConfig | None) -> str:
+    """The content of tokenizer_config.json: what transformers reads, and Weft's own settings."""
+    values: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        # null where there is none, so that no token gets a role by its name when it is read again
+        **{CONFIG_KEYS[role][0]: getattr(special_tokens, role) for role in ROLES},
+    }
+    if config is not None:
+        if config.max_len is not None:
+            values["model_max_length"] = config.max_len
+        values[WEFT_KEY] = config.to_dict()
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write a temporary file and rename it, so that an interruption leaves the old file intact."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)

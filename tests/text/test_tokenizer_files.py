@@ -1,0 +1,100 @@
+"""A tokenizer on disk: standard files that tokenizers and transformers open, and clear errors."""
+
+import json
+
+import pytest
+import tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from tests.text.material import CORPUS, HARD, trained
+from weft.core.errors import DataError
+from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_kinds import KINDS
+from weft.text.tokenizer_training import TokenizerConfig
+
+TEXTS = [*CORPUS[:6], *(text for name, text in HARD.items() if name != "special names")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_tokenizer_comes_back_the_same(kind, tmp_path):
+    file = trained(kind).save(tmp_path / "deep" / "folder")
+    assert file == tmp_path / "deep" / "folder" / "tokenizer.json"
+    for path in (file, file.parent, str(file.parent)):
+        again = Tokenizer.load(path)
+        assert again.encode_batch(TEXTS) == trained(kind).encode_batch(TEXTS)
+        assert again.special_tokens == trained(kind).special_tokens
+        assert again.config == trained(kind).config
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tokenizers_library_reads_the_file(kind, tmp_path):
+    other = tokenizers.Tokenizer.from_file(str(trained(kind).save(tmp_path / "name.json")))
+    assert [e.ids for e in other.encode_batch(TEXTS)] == trained(kind).encode_batch(TEXTS)
+    assert [p.name for p in tmp_path.iterdir()] == ["name.json"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_reads_the_folder(kind, tmp_path):
+    ours = trained(kind, max_len=64)
+    file = ours.save(tmp_path)
+    for theirs in (
+        AutoTokenizer.from_pretrained(tmp_path),
+        PreTrainedTokenizerFast(tokenizer_file=str(file)),
+    ):
+        for text in TEXTS:
+            ids = ours.encode(text, max_len=10_000)
+            assert theirs(text)["input_ids"] == ids
+            assert theirs.decode(ids, skip_special_tokens=True) == ours.decode(ids)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id) == (0, 1, 2)
+    assert (theirs.unk_token, theirs.mask_token) == ("<unknown>", "<mask>")
+    assert theirs.model_max_length == 64
+
+
+def test_own_names_for_special_tokens_survive_in_a_folder(tmp_path):
+    config = TokenizerConfig(vocab_size=420, begin="[GO]", pad="[NIL]")
+    Tokenizer.train(CORPUS, config).save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert (again.pad_id, again.begin_id, again.special_tokens.begin) == (0, 1, "[GO]")
+
+
+def test_the_roles_of_an_imported_tokenizer_come_from_its_config_or_common_names(tmp_path):
+    vocab = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "x": 4, "odd": 5}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
+    backend.enable_truncation(2)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.pad_id, tokenizer.begin_id, tokenizer.end_id) == (0, 1, 2)
+    assert (tokenizer.mask_id, tokenizer.config, tokenizer.frame) == (None, None, ([], []))
+    config = {"cls_token": "x", "eos_token": {"content": "odd"}, "pad_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id) == (4, 5, 0)
+
+
+def test_a_truncation_that_others_left_in_the_file_is_not_silent(tmp_path):
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.enable_truncation(2)
+    backend.enable_padding(length=9)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert Tokenizer.load(tmp_path).encode("a b a b") == [0, 1, 0, 1]
+
+
+def test_what_is_not_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"tokenizer\.json: there is no such tokenizer"):
+        Tokenizer.load(tmp_path)
+    with pytest.raises(DataError, match=r"nowhere: there is no such tokenizer.*--train"):
+        Tokenizer.load(tmp_path / "nowhere")
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(DataError, match=r"bad\.json: is not a tokenizer\.json \(.+\)"):
+        Tokenizer.load(tmp_path / "bad.json")
+    (tmp_path / "bad.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="it is not UTF-8 text"):
+        Tokenizer.load(tmp_path / "bad.json")
+
+
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(DataError, match="taken: is a file, not a folder"):
+        trained().save(tmp_path / "taken")
