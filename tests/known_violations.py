@@ -2,15 +2,6 @@
 resolved ones, or after a merge conflict: `python -m tests.tree --update`."""
 
 KNOWN = [
-    "address outside native: engine/burst.py: ctypes",
-    "address outside native: models/next_ids.py: addressof",
-    "address outside native: models/next_ids.py: ctypes",
-    "address outside native: models/next_ids.py: data_ptr",
-    "address outside native: nn/compiled.py: addressof",
-    "address outside native: nn/compiled.py: ctypes",
-    "address outside native: nn/compiled.py: data_ptr",
-    "address outside native: nn/compiled_block.py: data_ptr",
-    "address outside native: nn/compiled_pass.py: data_ptr",
     "class twice: Answer",
     "class twice: Plan",
     "class twice: Results",
@@ -97,11 +88,7 @@ KNOWN = [
     "not in the map of its package: core/quantized",
     "not in the map of its package: core/shapes",
     "not in the map of its package: engine/copying",
-    "not in the map of its package: engine/further",
     "not in the map of its package: engine/grammar",
     "not in the map of its package: engine/logprobs",
-    "not in the map of its package: models/cost",
-    "not in the map of its package: models/next_ids",
-    "not in the map of its package: models/visibility",
     "not in the map of its package: training/dates",
 ]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weft
-from tests.checkpoint.gguf.test_few_bits_model import logits, write
+from tests.checkpoint.gguf.test_quantized_model import logits, write
 from weft.core.errors import ConfigError, DataError
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine

@@ -169,15 +169,15 @@ def test_a_head_that_fails_costs_nobody_a_token(num_steps, monkeypatch):
     one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
     writings, calls = searches(one), []
     names = [many.submit(writing) for writing in writings]
-    entered = many.model.head.entered
+    pre_projection = many.model.head.pre_projection
 
     def failing(x: torch.Tensor) -> torch.Tensor:
         calls.append(1)
         if len(calls) == 5:
             raise MemoryError
-        return entered(x)
+        return pre_projection(x)
 
-    monkeypatch.setattr(many.model.head, "entered", failing)
+    monkeypatch.setattr(many.model.head, "pre_projection", failing)
     assert run(many, names) == search(make("bias", num_steps=1), writings)
 
 

@@ -13,6 +13,7 @@ The life of a request, and the file to read for each part:
     scheduling/    requests -> plans, integers only
     lanes, pack    chunks of many sequences -> one packed row and its page tables
     runner         a plan -> one pass through the layers, or several -> chances
+    compiled_decode    decode steps of a plan by the compiled stack
     chances        what may come next: logits, or only the best ids
     step           chances -> tokens: sampling with drafts, grammars, stops, log-probabilities
     beam, ranking  chances -> which beams go on

@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.engine.beam import Beams
 from weft.engine.chances import Chances
-from weft.engine.further import Further
+from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.ranking import NO_ID, banned_rows, best_of_all, rank
 from weft.engine.scheduling.plan import Child, Chunk, Forked
@@ -52,7 +52,7 @@ class BeamBurst:
         self.marks = np.array([search.mark(search.found) for search in searches])
         self.spans = np.array([search.span for search in searches])
 
-    def write(self, lanes: Lanes, further: Further) -> bool:
+    def write(self, lanes: Lanes, decode: CompiledDecode) -> bool:
         """False: beams are ranked here, pass by pass."""
         return False
 

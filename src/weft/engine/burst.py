@@ -14,11 +14,10 @@ import numpy as np
 
 from weft.engine.beam import Beams
 from weft.engine.chances import Chances
-from weft.engine.further import Further
+from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.ranking import NO_ID, banned_rows, force
 from weft.engine.scheduling.plan import Appended, Chunk
-from weft.native.structs import GreedyStruct, NextCallStruct
 
 
 class Burst:
@@ -37,23 +36,19 @@ class Burst:
         """What each pass has chosen for each search."""
         self.num_steps = 0
 
-    def write(self, lanes: Lanes, further: Further) -> bool:
+    def write(self, lanes: Lanes, decode: CompiledDecode) -> bool:
         """All passes that are left, in one call. False, and nothing was done, where a token is
         forced, which only the first pass does, where not all searches ban the same, or where
         passes take long."""
         going, done = self.going, self.num_steps
-        if not further.is_light or any(
+        if not decode.is_light or any(
             len(rows) < len(self.searches) for rows in self.banned.values()
         ):
             return False
         if not done and any(search.must_write is not None for search in self.searches):
             return False
         limits, scores = self.limits[going] - done, self.scores[going]
-        tokens = np.full((len(going), int(limits.max())), NO_ID, dtype=np.int64)
-        arrays = (lanes.packed.ids_1N[0].numpy(), self.ends[going], limits, scores, tokens)
-        places = (array.ctypes.data for array in arrays)
-        struct = GreedyStruct(NextCallStruct(), len(going), 0, tokens.shape[1], *places)
-        further.write(lanes, struct, *self.banned or ((),))
+        tokens = decode.greedy(lanes, self.ends[going], limits, scores, *self.banned or ((),))
         self.tokens[going, done : done + tokens.shape[1]], self.scores[going] = tokens, scores
         return True
 

@@ -14,21 +14,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.native.kernels import log_sum_exp, top_k
+from weft.native.kernels import TopK, log_sum_exp, top_k
 from weft.nn.head import Head
 from weft.nn.packed_modules import PackedHead
 
 Banned = Mapping[tuple[int, ...], Sequence[int]]
 """Ids that are never written, and the rows in which they are not."""
-Found = tuple[Tensor, Tensor, Tensor]
-"""The best logits, their ids, and the logarithms of the sums of all exps."""
 
 
 class Chances:
     """N places; x_ND is what the head reads there, `made` their logits where there are any yet."""
 
-    def __init__(self, head: Head, x_ND: Tensor | None, made: Tensor | None = None) -> None:
-        self.head, self.known, self.made = head, x_ND, made
+    def __init__(
+        self,
+        head: Head,
+        x_ND: Tensor | None,
+        made: Tensor | None = None,
+        is_hooked: bool = False,
+    ) -> None:
+        """`is_hooked`: hooks of the head have to see its logits."""
+        self.head, self.known, self.made, self.is_hooked = head, x_ND, made, is_hooked
 
     @property
     def x_ND(self) -> Tensor:
@@ -52,7 +57,7 @@ class Chances:
         if len(rows) == len(self):
             return self
         made = None if self.made is None else self.made[rows]
-        return Chances(self.head, self.x_ND[rows], made)
+        return Chances(self.head, self.x_ND[rows], made, self.is_hooked)
 
     @torch.inference_mode()
     def logits_of(self, token: int, rows: Sequence[int]) -> Any:
@@ -76,12 +81,14 @@ class Chances:
         best_NK, ids_NK, sums_N = (part.cpu().numpy() for part in parts)
         return best_NK.astype(np.float64) - sums_N[:, None], ids_NK, sums_N
 
-    def head_best(self, count: int, banned: Sequence[int]) -> Found | None:
+    def head_best(self, count: int, banned: Sequence[int]) -> TopK | None:
         """Without the logits; None where that cannot be."""
         head = self.head
-        return head.top_k(self.x_ND, count, banned) if isinstance(head, PackedHead) else None
+        if self.is_hooked or not isinstance(head, PackedHead):
+            return None
+        return head.top_k(self.x_ND, count, banned)
 
-    def best_logits(self, count: int, banned: Banned) -> Found:
+    def best_logits(self, count: int, banned: Banned) -> TopK:
         """The same from the logits."""
         logits_NV = self.logits_NV
         sums_N = log_sum_exp(logits_NV)
@@ -89,7 +96,7 @@ class Chances:
             logits_NV = logits_NV.clone()
         for ids, rows in banned.items():
             logits_NV[np.ix_(rows, ids)] = -inf
-        return *top_k(logits_NV, count), sums_N
+        return TopK(*top_k(logits_NV, count), sums_N)
 
 
 class ComingChances(Chances):
@@ -101,7 +108,7 @@ class ComingChances(Chances):
         head: Head,
         number: int,
         run: Callable[[], Tensor],
-        quick: Callable[[int, Sequence[int]], Found],
+        quick: Callable[[int, Sequence[int]], TopK],
     ) -> None:
         super().__init__(head, None)
         self.number, self.run, self.quick = number, run, quick
@@ -115,5 +122,5 @@ class ComingChances(Chances):
     def __len__(self) -> int:
         return self.number
 
-    def head_best(self, count: int, banned: Sequence[int]) -> Found | None:
+    def head_best(self, count: int, banned: Sequence[int]) -> TopK | None:
         return self.quick(count, banned) if self.known is None else super().head_best(count, banned)

@@ -25,15 +25,18 @@ from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.chances import Chances, ComingChances
+from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.copying import copy_pages
-from weft.engine.further import Further
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.pack import Packed, consecutive, written_out
 from weft.engine.scheduling.plan import Chunk, Plan, ScheduledSource
 from weft.models.build import Model
+from weft.models.compile import HookWatch, decode_positions, rotary_tables, stack_weights
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.stack import Stack
+from weft.native.compiled_stack import CompiledStack
+from weft.native.stack_weights import LayerKV
 
 SCRATCH_ROWS = 16
 """Tokens of a page while texts are read as a whole. Not the pool's page size, and needs no setting:
@@ -46,7 +49,7 @@ SCORED_ROWS = 256
 class Bursting(Protocol):
     """Who chooses tokens between the passes of a plan."""
 
-    def write(self, lanes: Lanes, further: Further) -> bool:
+    def write(self, lanes: Lanes, decode: CompiledDecode) -> bool:
         """All passes that are left, at once. False, and nothing was done: `choose` is asked behind
         the next one."""
 
@@ -73,11 +76,31 @@ class Runner:
     def __init__(self, model: Model, layout: KVCacheLayout, store: KVStore | None) -> None:
         self.model, self.page_layout, self.store = model, layout, store
         self.device = device_of(model)
+        self.hook_watch, self.is_hooked = HookWatch(model), False
+        self.compiled_reader = self.compile_reader()
+        self.compiled_decoder = self.compile_decoder()
+
+    def compile_reader(self) -> CompiledStack | None:
+        """The stack that reads texts as a whole, over scratch pages; None: the modules compute."""
+        weights = stack_weights(self.reader)
+        return None if weights is None else CompiledStack(weights)
+
+    def compile_decoder(self) -> CompiledStack | None:
+        """The decoder over the pages of the store; None: the modules compute."""
+        store = self.store
+        weights = None if store is None else stack_weights(self.stack, self.writer.head)
+        if store is None or weights is None:
+            return None
+        kv = []
+        for layer in range(len(store.layer_locations)):
+            rows = store.layer_rows(layer)
+            kv.append(LayerKV(rows["k"], rows["v"], store.group_of(layer)))
+        return CompiledStack(weights, kv)
 
     @torch.inference_mode()
     def run(self, plan: Plan, burst: Bursting | None = None) -> Results:
         """`burst`: chooses tokens between the passes of a plan that has several."""
-        results = Results()
+        results, self.is_hooked = Results(), self.hook_watch.is_hooked()
         if plan.copies:
             assert self.store is not None, "a model without a cache was told to copy pages"
             copy_pages(self.store, plan.copies)
@@ -106,7 +129,16 @@ class Runner:
         layout = packed.layout(table_BP, self.device)
         slots_N = packed.slots(table_BP, SCRATCH_ROWS, self.device)
         scratch = ScratchKVCache(layout, slots_N, SCRATCH_ROWS)
-        return self.reader(self.batch(packed, scratch)), packed
+        batch, compiled = self.batch(packed, scratch), self.compiled_reader
+        if compiled is None or self.is_hooked:
+            return self.reader(batch), packed
+        rows, _ = scratch.write_slots(0, self.reader.kv_specs()[0])
+        x_ND = compiled.forward(
+            *(self.reader.embed(batch)[0], packed.placed_1N[0], {0: layout}, {0: slots_N}),
+            rotary_tables(self.reader, int(packed.ends.max())),
+            LayerKV(rows["k"], rows["v"]),
+        )
+        return x_ND[None], packed
 
     def write_sources(self, sources: Sequence[ScheduledSource]) -> None:
         """Encode sources and put what cross-attention reads of them into their pages."""
@@ -145,22 +177,30 @@ class Runner:
         lanes = Lanes.of([one for some in twins for one in some], self.page_layout)
         # spare lanes have nothing to run in the first pass
         running = lanes.some(np.array([one is some[0] for some in twins for one in some]))
-        further = Further.of(self.writer, lanes, self.store, plan.num_steps)
+        decode = self.compiled_decode(int(lanes.packed.ends.max()) + plan.num_steps - 1)
         for left in reversed(range(plan.num_steps)):
-            if further is not None and burst.write(running, further):
+            if decode is not None and burst.write(running, decode):
                 return
-            turn = burst.choose(self.coming(running, further))
+            turn = burst.choose(self.coming(running, decode))
             if turn.forks_2N is not None:
                 copy_pages(self.store, lanes.fork(turn.forks_2N, self.store.page_size))
             if left == 0 or not turn.goes_B.any():
                 return
             running = lanes = lanes.next(turn)
 
-    def coming(self, lanes: Lanes, further: Further | None) -> Chances:
+    def compiled_decode(self, num_positions: int) -> CompiledDecode | None:
+        """Decode steps at positions below `num_positions` in one call each; None: by parts."""
+        compiled = self.compiled_decoder
+        if compiled is None or not compiled.can_decode or self.is_hooked:
+            return None
+        rows = decode_positions(self.stack, num_positions)
+        return None if rows is None else CompiledDecode(compiled, rows)
+
+    def coming(self, lanes: Lanes, decode: CompiledDecode | None) -> Chances:
         """The chances behind the next pass over these lanes."""
-        if further is None:
+        if decode is None:
             return self.chances(self.run_lanes(lanes))
-        run, quick = lambda: self.run_lanes(lanes)[0], partial(further.best, lanes)
+        run, quick = lambda: self.run_lanes(lanes)[0], partial(decode.top_k, lanes)
         return ComingChances(self.writer.head, len(lanes.packed.starts), run, quick)
 
     def run_chunks(self, chunks: Sequence[Chunk]) -> Tensor:
@@ -170,7 +210,15 @@ class Runner:
         return self.run_lanes(Lanes.of(chunks, self.page_layout))
 
     def run_lanes(self, lanes: Lanes) -> Tensor:
-        return self.stack(self.batch(lanes.packed, self.paged_pass(lanes)))
+        cache = self.paged_pass(lanes)
+        batch, compiled = self.batch(lanes.packed, cache), self.compiled_decoder
+        if compiled is None or self.is_hooked:
+            return self.stack(batch)
+        x_ND = compiled.forward(
+            *(self.stack.embed(batch)[0], lanes.packed.placed_1N[0], cache.layouts, cache.slots),
+            rotary_tables(self.stack, int(lanes.packed.ends.max())),
+        )
+        return x_ND[None]
 
     def run_alone(self, chunk: Chunk) -> Tensor:
         assert self.store is not None, "a decoder without pages"
@@ -227,4 +275,4 @@ class Runner:
         return self.writer.decoder
 
     def chances(self, x_1ND: Tensor) -> Chances:
-        return Chances(self.writer.head, x_1ND[0])
+        return Chances(self.writer.head, x_1ND[0], is_hooked=self.is_hooked)

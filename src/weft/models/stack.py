@@ -22,7 +22,6 @@ from weft.models.visibility import memory_mask, self_mask
 from weft.nn.attention import build_attention
 from weft.nn.attention.base import AttentionContext, AttentionSlot
 from weft.nn.block import Block
-from weft.nn.compiled import Compiled
 from weft.nn.embedding import Embedding
 from weft.nn.feedforward import build_feedforward
 from weft.nn.norm import build_norm
@@ -46,8 +45,6 @@ class Stack(nn.Module):
         self.local_position = build_position(local, self.position_shape()) if local else None
         self.blocks = nn.ModuleList(self.build_block(layer) for layer in range(self.num_layers))
         self.norm = build_norm(norm, width) if config.has_final_norm else nn.Identity()
-        self.compiled = Compiled()
-        """All blocks in one call, where nobody looks inside."""
 
     def position_shape(self) -> PositionShape:
         config = self.config
@@ -96,12 +93,13 @@ class Stack(nn.Module):
     def forward(self, batch: ForwardBatch) -> Tensor:
         local, full = self.contexts(batch)
         x_BTD = self.embedding(batch, self.position, full.positions_BT)
-        y_BTD = self.compiled.run(self.layers, (local, full), x_BTD) if self.blocks else x_BTD
-        if y_BTD is not None:
-            return self.norm(y_BTD)
         for block in self.layers:
             x_BTD = block(x_BTD, full if block.attention.is_full else local)
         return self.norm(x_BTD)
+
+    def embed(self, batch: ForwardBatch) -> Tensor:
+        """The input of the first layer."""
+        return self.embedding(batch, self.position, batch.positions_BT)
 
     def source_rows(self, memory_BSD: Tensor) -> Iterator[tuple[int, KVRows]]:
         """What cross-attention keeps of a source: the number of each layer's KVSpec, and rows."""

@@ -8,6 +8,8 @@ the chunks of a prompt or the number of threads beside it).
     packed.py               PackedMatrix: a weight in the order in which the product reads it
     kernels.py              products, norms, activations, dropout, top-k: tensors in, tensors out
     attention_kernels.py    paged attention; attention over short sequences with gradients
+    stack_weights.py        descriptions of a whole stack
+    compiled_stack.py       CompiledStack: all layers in one call; decode steps; greedy search
     malloc.py               return freed memory to the system
 
 Without a library, or with WEFT_NATIVE=0, the functions of kernels.py compute with torch.

@@ -11,8 +11,4 @@ dropout           dropout by random bytes
 block             one layer of a stack: residual paths around attention and feed-forward
 head              LM head, and BERT's pooler
 packed_modules    the packed counterparts of the modules above, for inference
-compiled          all blocks of a stack in one call of the native library
-compiled_block    a block -> the structure that the library reads
-compiled_pass     positions and pages of a pass -> the structure that the library reads
-hooks             whether modules have hooks
 """

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from weft.nn.attention.base import AttentionContext
 from weft.nn.attention.layer import Attention
-from weft.nn.compiled import Compiled
 from weft.nn.dropout import Dropout
 from weft.nn.norm import NormConfig, build_norm
 
@@ -53,13 +52,8 @@ class Block(nn.Module):
         self.cross = cross
         self.cross_path = Residual(norm, width, dropout) if cross is not None else None
         self.feedforward, self.feedforward_path = feedforward, Residual(norm, width, dropout)
-        self.compiled = Compiled()
-        """The same in one call, where nobody looks inside."""
 
     def forward(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        y_BTD = self.compiled.run([self], (ctx, ctx), x_BTD)
-        if y_BTD is not None:
-            return y_BTD
         x_BTD = self.attention_path(x_BTD, lambda x: self.attention(x, ctx))
         cross = self.cross
         if cross is not None and self.cross_path is not None:

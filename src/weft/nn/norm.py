@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from weft.core.choices import pick
 from weft.core.config import Config
 from weft.core.errors import Problem
-from weft.native.kernels import is_contiguous_float32, norm, norm_struct
-from weft.native.structs import NormStruct
+from weft.native.kernels import norm
 
 
 class NormConfig(Config):
@@ -75,16 +74,6 @@ class Norm(nn.Module):
             eps=config.eps,
             unit_offset=config.unit_offset,
         )
-
-    def struct(self) -> NormStruct | None:
-        """For the compiled stack; None where the weights are not plain numbers for it."""
-        weight_D, bias_D = self._parameters["weight"], self._parameters.get("bias")
-        parts = (weight_D,) if bias_D is None else (weight_D, bias_D)
-        if not all(isinstance(p, Tensor) and is_contiguous_float32(p) for p in parts):
-            return None
-        assert weight_D is not None, "a norm has a weight"
-        eps, unit_offset = self.config.eps, self.config.unit_offset
-        return norm_struct(weight_D, bias_D, kind=self.kind, eps=eps, unit_offset=unit_offset)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.config.eps:g}"

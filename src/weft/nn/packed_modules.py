@@ -42,7 +42,6 @@ from weft.nn.attention.latent import UpProjection
 from weft.nn.experts import Experts, Router, SharedExperts, router_logits, swiglu_experts
 from weft.nn.feedforward import ACTIVATION_OF, Gated, Plain
 from weft.nn.head import Head
-from weft.nn.hooks import is_looked_at
 from weft.nn.linear import Linear, linear_range
 
 MIN_ROWS_PER_THREAD = 6
@@ -167,14 +166,12 @@ class PackedHead(PackedModule, Head):
 
     def top_k(self, x_ND: Tensor, k: int, banned: Sequence[int] = ()) -> TopK | None:
         """The k largest logits of each row that are not banned, without the logits themselves; the
-        same bits. None where the logits are needed (softcap, hooks) or rows are so few that cores
-        would be idle."""
+        same bits. None where the logits are needed (softcap) or rows are so few that cores would be
+        idle. Hooks do not see it."""
         matrix = self.matrices["weight"]
         if not matrix.is_native or not is_inference_float32(x_ND) or self.softcap is not None:
             return None
         if len(x_ND) < MIN_ROWS_PER_THREAD * torch.get_num_threads():
-            return None
-        if is_looked_at(self.modules()):
             return None
         return linear_top_k(self.pre_projection(x_ND), matrix, self.bias, k, banned)
 

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-import weft.models.next_ids
 from tests.engine.test_burst import search, searches
 from tests.engine.test_engine import MODELS, SMALL
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
-from weft.engine.further import Further
-from weft.models.next_ids import NextIds
+from weft.native import compiled_stack
+from weft.native.compiled_stack import CompiledStack
 from weft.native.library import native
 
 from .tiny import tiny
@@ -52,25 +51,25 @@ def engine(settings: dict[str, Any], **config: Any) -> Engine:
 def calls(monkeypatch) -> list[str]:
     """The names of the calls of the library."""
     made: list[str] = []
-    for name in ("best", "write"):
+    for name in ("top_k", "greedy"):
 
-        def watched(self: NextIds, *given: Any, name: str = name, known: Any = None) -> Any:
+        def watched(self: CompiledStack, *given: Any, name: str = name, known: Any = None) -> Any:
             made.append(name)
             return known(self, *given)
 
-        known = getattr(NextIds, name)
+        known = getattr(CompiledStack, name)
         monkeypatch.setattr(
-            NextIds, name, lambda self, *given, w=watched, k=known: w(self, *given, known=k)
+            CompiledStack, name, lambda self, *given, w=watched, k=known: w(self, *given, known=k)
         )
     return made
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("width", "name"), [(1, "write"), (3, "best")])
+@pytest.mark.parametrize(("width", "name"), [(1, "greedy"), (3, "top_k")])
 def test_bits_are_those_of_single_passes(width, name, kind, threads, calls, monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(weft.models.next_ids, "CLOSE", 5000)  # some lanes a group
+    monkeypatch.setattr(compiled_stack, "CACHED_KV_BYTES", 5000)  # some lanes a group
     torch.set_num_threads(threads)
     try:
         one, many = engine(KINDS[kind], num_steps=1), engine(KINDS[kind], num_steps=8)
@@ -96,7 +95,7 @@ def test_an_end_that_is_forced_takes_one_pass_and_the_others_go_on(calls):
     one, many = engine(KINDS["marian"], num_steps=1), engine(KINDS["marian"], num_steps=8)
     writings = [replace(writing, ends=frozenset([3])) for writing in searches(one)]
     assert search(many, writings) == search(one, writings)
-    assert set(calls) == {"best", "write"}
+    assert set(calls) == {"top_k", "greedy"}
 
 
 @pytest.mark.parametrize("part", ["decoder", "decoder.embedding", "decoder.norm", "head"])
@@ -114,14 +113,14 @@ def test_who_looks_inside_sees_every_pass(part, calls):
 
 def test_some_lanes_go_at_a_time(monkeypatch):
     made: list[tuple[int, int]] = []
-    known = NextIds.group
+    known = CompiledStack.greedy_batch
 
-    def group(self: NextIds, lanes: int, cache: Any) -> int:
-        made.append((lanes, known(self, lanes, cache)))
+    def greedy_batch(self: CompiledStack, num: int, layouts: Any) -> int:
+        made.append((num, known(self, num, layouts)))
         return made[-1][1]
 
-    monkeypatch.setattr(NextIds, "group", group)
-    monkeypatch.setattr(weft.models.next_ids, "CLOSE", 20_000)
+    monkeypatch.setattr(CompiledStack, "greedy_batch", greedy_batch)
+    monkeypatch.setattr(compiled_stack, "CACHED_KV_BYTES", 20_000)
     many = engine(KINDS["marian"], num_steps=8)
     search(many, searches(many))
     assert any(1 < each < lanes for lanes, each in made)
@@ -131,15 +130,8 @@ def test_passes_of_a_heavy_model_are_a_call_each(calls, monkeypatch):
     many = engine(KINDS["marian"], num_steps=8)
     writings = searches(many)
     wanted = search(many, writings)
-    assert set(calls) == {"write"}
+    assert set(calls) == {"greedy"}
     calls.clear()
-    monkeypatch.setattr(weft.models.next_ids, "LIGHT", 0)
+    monkeypatch.setattr(compiled_stack, "LIGHT_MODEL_BYTES", 0)
     assert search(engine(KINDS["marian"], num_steps=8), writings) == wanted
-    assert set(calls) == {"best"}
-
-
-def test_other_devices_have_none():
-    one = engine(KINDS["grouped"])
-    store = one.runner.need_store()
-    store.device = torch.device("meta")
-    assert Further.of(one.runner.writer, None, store, 8) is None  # type: ignore[arg-type]
+    assert set(calls) == {"top_k"}

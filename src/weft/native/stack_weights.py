@@ -1,0 +1,219 @@
+"""Descriptions of a Transformer stack for the native library: weights and settings, no modules.
+
+    StackWeights
+      EmbeddingWeights      norm(words[id] * scale + added[position])
+      LayerWeights          attention, cross-attention and feed-forward in their residual paths
+        AttentionWeights, FeedForwardWeights, ResidualNorms
+          LinearWeights, NormWeights
+      HeadWeights           the LM head
+    LayerKV                 pages of one layer's keys and values
+    PositionRows            cos and sin, or rows that the embedding adds
+
+models/compile.py reads them from modules; `struct()` gives what the library reads, valid while the
+description lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from weft.native.kernels import ACTIVATION_IDS, norm_struct
+from weft.native.packed import PackedMatrix
+from weft.native.structs import (
+    HeadsStruct,
+    LayerStruct,
+    NormStruct,
+    PathStruct,
+    ProductStruct,
+    TurnsStruct,
+)
+
+PLACEMENTS = {"before": 0, "after": 1, "both": 2}
+
+
+@dataclass(frozen=True, eq=False)
+class NormWeights:
+    """layernorm or rmsnorm; contiguous float32 tensors."""
+
+    weight_D: Tensor
+    bias_D: Tensor | None
+    kind: Literal["layernorm", "rmsnorm"]
+    eps: float
+    unit_offset: bool
+
+    def struct(self) -> NormStruct:
+        settings = {"kind": self.kind, "eps": self.eps, "unit_offset": self.unit_offset}
+        return norm_struct(self.weight_D, self.bias_D, **settings)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearWeights:
+    """x W^T + bias."""
+
+    matrix: PackedMatrix
+    bias_O: Tensor | None
+
+    def struct(self) -> ProductStruct:
+        bias = None if self.bias_O is None else self.bias_O.data_ptr()
+        return ProductStruct(self.matrix.address, bias)
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualNorms:
+    """The norms of a residual path: before or after its sub-layer, and Gemma's second one."""
+
+    norm: NormWeights
+    norm_out: NormWeights | None
+
+    def struct(self) -> PathStruct:
+        norm_out = NormStruct() if self.norm_out is None else self.norm_out.struct()
+        return PathStruct(self.norm.struct(), norm_out)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionWeights:
+    """Grouped-query attention, or cross-attention over an encoded source."""
+
+    qkv: LinearWeights
+    """Rows in the order Q, K, V."""
+    out: LinearWeights
+    qk_norms: tuple[NormWeights, NormWeights] | None
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    scale: float
+    softcap: float | None
+    kv_index: int
+    """Index of the layer among the model's KVSpecs."""
+    is_causal: bool
+    window: int | None
+    rotary: int | None
+    """Which table of `PositionRows.rotary` rotates queries and keys; None: they are not rotated."""
+
+    def struct(self) -> HeadsStruct:
+        norms = (NormStruct(), NormStruct())
+        if self.qk_norms is not None:
+            norms = (self.qk_norms[0].struct(), self.qk_norms[1].struct())
+        sizes = (self.num_heads, self.num_kv_heads, self.head_size, self.head_size)
+        has_norms = self.qk_norms is not None
+        return HeadsStruct(self.qkv.struct(), self.out.struct(), *norms, has_norms, *sizes)
+
+    @property
+    def qkv_size(self) -> int:
+        """Numbers of a token's queries, keys and values."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_size
+
+    @property
+    def out_size(self) -> int:
+        """Numbers of a token's concatenated heads."""
+        return self.num_heads * self.head_size
+
+
+@dataclass(frozen=True, eq=False)
+class FeedForwardWeights:
+    """MLP, or gated MLP with the rows of gate and up in one matrix."""
+
+    up: LinearWeights
+    down: LinearWeights
+    is_gated: bool
+    activation: str
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """One layer: attention, cross-attention and feed-forward, each in its residual path."""
+
+    width: int
+    placement: Literal["before", "after", "both"]
+    attention: AttentionWeights
+    attention_norms: ResidualNorms
+    cross: AttentionWeights | None
+    cross_norms: ResidualNorms | None
+    feedforward: FeedForwardWeights
+    feedforward_norms: ResidualNorms
+
+    def struct(self) -> LayerStruct:
+        cross_norms = PathStruct() if self.cross_norms is None else self.cross_norms.struct()
+        cross = HeadsStruct() if self.cross is None else self.cross.struct()
+        feedforward = self.feedforward
+        return LayerStruct(
+            *(self.width, PLACEMENTS[self.placement], self.cross is not None),
+            *(self.attention_norms.struct(), cross_norms, self.feedforward_norms.struct()),
+            *(self.attention.struct(), cross),
+            *(feedforward.up.struct(), feedforward.down.struct(), feedforward.down.matrix.inputs),
+            *(feedforward.is_gated, ACTIVATION_IDS[feedforward.activation]),
+        )
+
+    @property
+    def inner_size(self) -> int:
+        """Numbers of a token inside the layer, as struct Between of layer.cpp arranges them."""
+        cross, feedforward = self.cross, self.feedforward
+        qkv = max(self.attention.qkv_size, 0 if cross is None else cross.out_size)
+        heads = max(self.attention.out_size, 0 if cross is None else cross.out_size)
+        return qkv + heads + feedforward.up.matrix.outputs + feedforward.down.matrix.inputs
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingWeights:
+    """norm(words[id] * scale + added[position])."""
+
+    words: PackedMatrix
+    scale: float
+    norm: NormWeights | None
+    adds_positions: bool
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """The LM head without softcap: x * scale times the word table."""
+
+    linear: LinearWeights
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class StackWeights:
+    """A whole stack. `top_k` and `greedy` need embedding and head."""
+
+    layers: Sequence[LayerWeights]
+    final_norm: NormWeights | None
+    embedding: EmbeddingWeights | None = None
+    head: HeadWeights | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LayerKV:
+    """The pages of one layer's keys and values."""
+
+    k_PRKC: Tensor
+    v_PRKC: Tensor
+    group: int = 0
+    """Number of its page layout and slots among those of a call."""
+
+
+@dataclass(frozen=True, eq=False)
+class RotaryTable:
+    """cos and signed sin by position, [M, 2, 1, O]."""
+
+    cos_sin: Tensor
+    size: int
+    """Numbers of a head that are rotated."""
+    is_interleaved: bool
+
+    def struct(self, positions: int | None) -> TurnsStruct:
+        table, first = self.cos_sin, self.cos_sin.data_ptr()
+        addresses = (first, first + 4 * table.stride(1), positions)
+        return TurnsStruct(*addresses, table.stride(0), self.size, self.is_interleaved)
+
+
+@dataclass(frozen=True, eq=False)
+class PositionRows:
+    """Position tables of one call; they grow with the longest sequence."""
+
+    rotary: Sequence[RotaryTable | None] = ()
+    added_MD: Tensor | None = None
+    """Rows that the embedding adds."""
