@@ -1,4 +1,4 @@
-"""What every test stands on: shapes are checked, one thread, a fixed seed, no deadlines."""
+"""Settings of all tests: shapes are checked, one thread, a fixed seed, no deadlines."""
 
 import os
 
@@ -19,6 +19,6 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "weft")
 
 @pytest.fixture(autouse=True)
 def seed() -> int:
-    """Each test starts from the same random state, whichever tests ran before it."""
+    """Seed torch before each test, so that results do not depend on the tests run before it."""
     torch.manual_seed(0)
     return 0

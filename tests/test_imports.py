@@ -1,7 +1,7 @@
-"""Who may import whom: a room imports only rooms on lower lines, rooms on one line are strangers.
+"""Import order: a package imports only packages on lower lines, none on its own line.
 
 Every import counts: at the top of a file, inside a function, under TYPE_CHECKING, relative, or by
-`import_module("weft...")`. The message names the line that breaks the order.
+`import_module("weft...")`. The message names the line that violates the order.
 """
 
 import ast
@@ -26,26 +26,26 @@ LINES = [
     ["serve", "look", "bench", "demo"],
     ["cli"],
 ]
-LEVEL = {room: level for level, rooms in enumerate(LINES) for room in rooms}
+LEVEL = {package: level for level, packages in enumerate(LINES) for package in packages}
 
 FREE_FILES = {"__init__", "__main__"}
-"""Files beside the rooms: they hold the public names and may import any room."""
+"""Files beside the packages: they hold the public names and may import any package."""
 
 
-def broken_lines(root: Path) -> list[str]:
-    """'file:line: what is wrong' for each import below `root` that breaks the order."""
-    found = []
+def violations(root: Path) -> list[str]:
+    """'file:line: problem' for each import below `root` that violates the order."""
+    lines = []
     for path in sorted(root.rglob("*.py")):
         module = ("weft", *path.relative_to(root).with_suffix("").parts)
         for line, target in imports_of(path, module):
             problem = problem_with(module, target)
             if problem:
-                found.append(f"{path.relative_to(root.parent)}:{line}: {problem}")
-    return found
+                lines.append(f"{path.relative_to(root.parent)}:{line}: {problem}")
+    return lines
 
 
 def imports_of(path: Path, module: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line and dotted parts of everything of ours that a file imports."""
+    """Line and dotted parts of every import of Weft in a file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         for target in targets_of(node, module):
             if target[0] == "weft":
@@ -53,7 +53,7 @@ def imports_of(path: Path, module: tuple[str, ...]) -> Iterator[tuple[int, tuple
 
 
 def targets_of(node: ast.AST, module: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """What one node of the tree imports, each as the parts of its dotted name."""
+    """The imports of one node of the syntax tree, each as the parts of its dotted name."""
     if isinstance(node, ast.Import):
         return [tuple(alias.name.split(".")) for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -75,49 +75,49 @@ def is_import_module(function: ast.expr) -> bool:
 
 def problem_with(module: tuple[str, ...], target: tuple[str, ...]) -> str | None:
     """Why `module` may not import `target`; None if it may."""
-    room, other = module[1], target[1] if len(target) > 1 else ""
+    package, other = module[1], target[1] if len(target) > 1 else ""
     if len(module) == 2:
-        return None if room in FREE_FILES else f"{room}.py is in no room"
-    if room not in LEVEL:
-        return f"the room '{room}' has no line in the order"
-    if other == room or target == ("weft", "__version__"):
+        return None if package in FREE_FILES else f"{package}.py is in no package"
+    if package not in LEVEL:
+        return f"the package '{package}' has no line in the order"
+    if other == package or target == ("weft", "__version__"):
         return None
     if other not in LEVEL:
-        return f"'{room}' imports {'.'.join(target)}: name the room that holds it"
-    if LEVEL[other] == LEVEL[room]:
-        return f"'{room}' imports its stranger '{other}'"
-    return f"'{room}' imports '{other}' above it" if LEVEL[other] > LEVEL[room] else None
+        return f"'{package}' imports {'.'.join(target)}: import from its package"
+    if LEVEL[other] == LEVEL[package]:
+        return f"'{package}' imports '{other}' of the same line"
+    return f"'{package}' imports '{other}' above it" if LEVEL[other] > LEVEL[package] else None
 
 
 def test_every_import_goes_downwards():
-    assert broken_lines(SOURCE) == []
+    assert violations(SOURCE) == []
 
 
 @pytest.mark.parametrize(
     ("place", "text", "problem"),
     [
-        ("nn/a.py", "import weft.cache.page_pool", "'nn' imports its stranger 'cache'"),
+        ("nn/a.py", "import weft.cache.page_pool", "'nn' imports 'cache' of the same line"),
         ("nn/a.py", "from weft.models import config", "'nn' imports 'models' above it"),
         ("nn/a.py", "from weft import models", "'nn' imports 'models' above it"),
-        ("nn/a.py", "from weft import ModelConfig", "name the room that holds it"),
-        ("nn/a.py", "import weft", "name the room that holds it"),
+        ("nn/a.py", "from weft import ModelConfig", "import from its package"),
+        ("nn/a.py", "import weft", "import from its package"),
         ("nn/a.py", "def f():\n    from weft.cli import app", "'nn' imports 'cli' above it"),
         ("nn/a.py", "if TYPE_CHECKING:\n    import weft.bench", "'nn' imports 'bench' above it"),
         ("nn/a.py", "from ..models import config", "'nn' imports 'models' above it"),
         ("nn/b/c.py", "from ... import models", "'nn' imports 'models' above it"),
-        ("nn/__init__.py", "from ..text import x", "'nn' imports its stranger 'text'"),
+        ("nn/__init__.py", "from ..text import x", "'nn' imports 'text' of the same line"),
         ("nn/a.py", "import_module('weft.cli.app')", "'nn' imports 'cli' above it"),
         ("attic/a.py", "import weft.core.errors", "'attic' has no line in the order"),
-        ("helpers.py", "import weft.core.errors", "helpers.py is in no room"),
+        ("helpers.py", "import weft.core.errors", "helpers.py is in no package"),
     ],
 )
-def test_an_import_that_breaks_the_order_is_named_with_its_line(tmp_path, place, text, problem):
+def test_an_import_that_violates_the_order_is_named_with_its_line(tmp_path, place, text, problem):
     path = tmp_path / "weft" / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    (found,) = broken_lines(tmp_path / "weft")
-    assert found.startswith(f"weft/{place}:{len(text.splitlines())}: ")
-    assert problem in found
+    (line,) = violations(tmp_path / "weft")
+    assert line.startswith(f"weft/{place}:{len(text.splitlines())}: ")
+    assert problem in line
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_an_import_that_keeps_the_order_is_not_named(tmp_path, place, text):
     path = tmp_path / "weft" / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    assert broken_lines(tmp_path / "weft") == []
+    assert violations(tmp_path / "weft") == []
 
 
 def test_importing_weft_leaves_torch_alone():
@@ -143,7 +143,7 @@ def test_importing_weft_leaves_torch_alone():
 
 
 @pytest.mark.parametrize("name", weft.__all__)
-def test_every_public_name_can_be_had(name):
+def test_every_public_name_can_be_imported(name):
     assert getattr(weft, name) is not None
     assert name in dir(weft)
 

@@ -25,7 +25,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.choices import pick
 from weft.core.config import Config
 
 
@@ -147,7 +146,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, OptimizerConfig], list[torch.optim.Op
 
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
     """The optimizers of a model; together they hold every weight exactly once."""
-    return pick(OPTIMIZERS, config.kind, "optimizer")(model, config)
+    return OPTIMIZERS[config.kind](model, config)
 
 
 def inverse_sqrt(step: int, num_steps: int, config: ScheduleConfig) -> float:
@@ -180,4 +179,4 @@ def lr_factor(step: int, num_steps: int, config: ScheduleConfig) -> float:
     """Factor on the peak learning rate at a step counted from 1."""
     if step <= config.warmup:
         return step / config.warmup
-    return pick(SCHEDULES, config.kind, "schedule")(step, num_steps, config)
+    return SCHEDULES[config.kind](step, num_steps, config)

@@ -21,18 +21,14 @@ class StopRequest:
     """Set by a signal, checked by the training loop after each step."""
 
     def __init__(self) -> None:
-        self.signal: int | None = None
-
-    @property
-    def is_set(self) -> bool:
-        return self.signal is not None
+        self.is_set = False
+        self.signal = 0
 
     def handle(self, number: int, frame: FrameType | None = None) -> None:
         """The signal handler."""
-        self.signal = number
+        self.is_set, self.signal = True, number
 
     def raise_stopped(self) -> NoReturn:
-        assert self.signal is not None, "no stop was requested"
         raise StoppedBySignal(self.signal)
 
 
