@@ -15,9 +15,9 @@ import torch
 
 from tests.engine.asking import beam_search
 from weft.checkpoint.fairseq_files import FairseqFolder, load_tokenizer, open_fairseq
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.fairseq import FAMILY
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.formats import find_format
 from weft.checkpoint.tensor_source import build_from_source
 from weft.core.errors import ConfigError, DataError, UsageError
@@ -53,7 +53,7 @@ def write_folder(
 
 
 def build(found: FairseqFolder, folder: Path) -> EncoderDecoder:
-    config = FAMILY.read_config(HFConfig(found.values, folder))
+    config = FAMILY.read_hf(HFConfig(found.values, folder))
     model = build_from_source(config, FAMILY.rules(config), found.source, FAMILY.ignored)
     assert isinstance(model, EncoderDecoder)
     return model
@@ -118,7 +118,7 @@ def test_how_it_is_used_and_that_it_is_only_read(tmp_path: Path) -> None:
     found = open_fairseq(tmp_path)
     use = FAMILY.read_generation(HFConfig(found.values, tmp_path))
     assert (use.start, use.ends, use.banned) == (2, (2,), (1,))
-    with pytest.raises(UsageError, match="the fairseq family is only read"):
+    with pytest.raises(UsageError, match="the fairseq family can only be read"):
         export_config(FAMILY, build(found, tmp_path).config)
     assert find_format(tmp_path) == "fairseq" and find_format(tmp_path / "dict.xx.txt") is None
     (tmp_path / "checkpoint_best.pt").rename(tmp_path / "model.pt")
@@ -160,7 +160,7 @@ def test_dictionaries_of_equal_size_are_told_apart_by_the_languages(tmp_path: Pa
 def test_other_models_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     values = {**vars(oracle.arguments(**changes)), "source_vocab_size": 9, "target_vocab_size": 9}
     with pytest.raises(DataError, match=message):
-        FAMILY.read_config(HFConfig(values, tmp_path))
+        FAMILY.read_hf(HFConfig(values, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
 
 import weft
-from weft.checkpoint.families.base import GenerationConfig
+from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.formats import convert
 from weft.checkpoint.sentence_transformers import (
     LIMIT_FILE,

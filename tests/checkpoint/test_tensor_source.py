@@ -10,8 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.state import owners, split_state
-from weft.checkpoint.tensor_source import InMemorySource, RenamedSource, SkipInit, build_from_source
+from weft.checkpoint.tensor_source import (
+    InMemorySource,
+    RenamedSource,
+    SkipInit,
+    build_from_source,
+    split_state,
+    tied_names,
+)
 from weft.checkpoint.weight_rules import WeightRule, same, stacked, transposed
 from weft.core.errors import DataError
 from weft.models.build import Model, build_model
@@ -56,7 +62,7 @@ class Watched(InMemorySource):
 def material(values: dict[str, Any]) -> tuple[Model, list[WeightRule], dict[str, Tensor]]:
     """A model, rules that keep its names, and its weights by these."""
     model = build_model(ModelConfig.from_dict(values))
-    names = [names[0] for names in owners(model).values()]
+    names = [names[0] for names in tied_names(model).values()]
     state = model.state_dict()
     return model, [same(name, name) for name in names], {name: state[name] for name in names}
 
@@ -80,7 +86,7 @@ def test_tied_tables_are_one_parameter_that_learns() -> None:
     words = model.get_submodule("encoder.embedding.words").weight
     assert words is model.get_submodule("decoder.embedding.words").weight
     assert isinstance(words, nn.Parameter) and words.requires_grad
-    assert len(owners(model)) == len(rules)
+    assert len(tied_names(model)) == len(rules)
     counts = (sum(p.numel() for p in one.parameters()) for one in (original, model))
     assert len(set(counts)) == 1
 
@@ -136,7 +142,7 @@ def test_joined_and_turned_tensors_come_back_as_they_were() -> None:
     [
         ({"decoder.norm.weight": None}, "decoder.norm.weight is missing"),
         ({"more": torch.ones(1)}, "more is not part of this model"),
-        ({"decoder.norm.weight": torch.ones(7)}, r"norm.weight \(7,\) where .* makes it \(24,\)"),
+        ({"decoder.norm.weight": torch.ones(7)}, r"norm.weight \(7,\) where .* implies \(24,\)"),
         ({f"more.{i}": torch.ones(1) for i in range(5)}, "more.2 is not part .* and 2 more"),
     ],
     ids=["missing", "surplus", "shape", "many"],

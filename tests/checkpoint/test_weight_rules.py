@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.checkpoint.gguf.dialect.llama import permuted_rows
-from weft.checkpoint.weight_rules import WeightRule, changed, same, stacked, transposed
+from weft.checkpoint.families.llama import interleaved
+from weft.checkpoint.weight_rules import WeightRule, converted, same, stacked, transposed
 from weft.core.quantized import QuantizedMatrix, words_of
 
 
@@ -19,11 +19,11 @@ def matrix(bits: int, rows: int) -> QuantizedMatrix:
 ROWS = {
     "same": (same("ours", "a"), 1),
     "stacked": (stacked("ours", "abc", (8, 8, 8)), 3),
-    "turned": (permuted_rows("ours", "a", heads=2, bias=False)[0], 1),
+    "interleaved": (interleaved("ours", "a", heads=2, bias=False)[0], 1),
 }
 OTHERS = {
     "transposed": transposed("ours", "a"),
-    "changed": changed("ours", "a", lambda x: x + 1, lambda x: x - 1),
+    "converted": converted("ours", "a", lambda x: x + 1, lambda x: x - 1),
     "made by hand": WeightRule("ours", ("a",), lambda parts: parts[0], lambda whole: [whole]),
 }
 

@@ -17,7 +17,7 @@ from weft.core.config import read_settings
 from ..training.material import write_pairs
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tatoeba.toml"
-SMALL = [
+MIN_THREADED_NUMBERS = [
     "model.width=32",
     "model.num_layers=1",
     "model.max_len=40",
@@ -36,7 +36,7 @@ SMALL = [
 def train(out: Path, steps: int, changes: list[str]) -> Path:
     out.parent.mkdir(exist_ok=True)
     source, target = write_pairs(out.parent)
-    settings = [*SMALL, f"train.steps={steps}", *changes]
+    settings = [*MIN_THREADED_NUMBERS, f"train.steps={steps}", *changes]
     told = [part for change in settings for part in ("--set", change)]
     assert main(["train", str(RECIPE), "--pairs", str(source), str(target), *told,
                  "--out", str(out)]) == 0  # fmt: skip

@@ -3,15 +3,13 @@
 formats                 the table of formats; load, describe, convert
 weft_folder             Weft's model folder
 huggingface             Hugging Face folders, through a family
-families/               one file per model family: its Hugging Face names and settings
+families/               one file per model family: its Hugging Face and GGUF names and settings
 gguf/                   GGUF files
 fairseq_files           fairseq folders (read only)
 safetensors_files       safetensors files and shards as a source of tensors; writing them
 pickle_files            files of torch.save as a source of tensors
-tensor_source           the TensorSource contract, and filling a model from one
+tensor_source           the TensorSource contract; filling a model from one, and back
 weight_rules            names and transforms between Weft's weights and those of a file
-state                   a model's weights by name, tied ones once
-reading                 bytes of a file into memory of our own
 sentence_transformers   pooling and length limit in sentence-transformers' files
 hub                     `weft pull`: the catalog of wheels and the Hugging Face hub
 atomic                  files and folders that are complete or absent

@@ -69,7 +69,7 @@ class CheckpointFormat:
 FORMATS = {
     "native": CheckpointFormat(is_weft_folder, "weft.checkpoint.weft_folder"),
     "huggingface": CheckpointFormat(is_huggingface, "weft.checkpoint.huggingface"),
-    "gguf": CheckpointFormat(is_gguf, "weft.checkpoint.gguf.model"),
+    "gguf": CheckpointFormat(is_gguf, "weft.checkpoint.gguf.reader"),
     "fairseq": CheckpointFormat(is_fairseq, "weft.checkpoint.fairseq_files"),
 }
 """By name, in the order in which they are tried."""
@@ -163,6 +163,6 @@ def convert(
         from weft.checkpoint.huggingface import save_hf
 
         return save_hf(checkpoint, out, family, max_bytes)
-    from weft.checkpoint.gguf.model import save_gguf
+    from weft.checkpoint.gguf.writer import save_gguf
 
     return save_gguf(checkpoint, out, family, dtype or "f32")

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from weft.checkpoint.atomic import new_folder
-from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig, family_of
+from weft.checkpoint.families import FAMILIES, family_of
+from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.export_check import ExportMismatchError, export_config
+from weft.checkpoint.families.generation_config import GenerationConfig
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.pickle_files import BIN_FILE, open_pickles
 from weft.checkpoint.safetensors_files import (
     MAX_SHARD_BYTES,
@@ -24,8 +26,12 @@ from weft.checkpoint.safetensors_files import (
     save_shards,
 )
 from weft.checkpoint.sentence_transformers import read_pooling_files, write_pooling_files
-from weft.checkpoint.state import split_state
-from weft.checkpoint.tensor_source import RenamedSource, TensorSource, build_from_source
+from weft.checkpoint.tensor_source import (
+    RenamedSource,
+    TensorSource,
+    build_from_source,
+    split_state,
+)
 from weft.checkpoint.weft_folder import CONFIG_FILE, TEMPLATE_FILE, Checkpoint, write_json
 from weft.checkpoint.weight_rules import names_in_file
 from weft.core.config import read_settings
@@ -66,14 +72,14 @@ def open_hf(
 ) -> HFCheckpoint:
     """Settings of a config.json and tensors under Hugging Face names. `generation_values`:
     config.json overridden by generation_config.json. `path` is for messages."""
-    family = family_of(FAMILIES, values.get("model_type"), path)
+    family = family_of(values.get("model_type"), path)
     if values.get("quantization_config"):
         raise DataError(
             "has a quantization_config: Weft does not read its packed weights. Use the weights "
             "without quantization, or a GGUF file of the model.",
             path,
         )
-    config = family.read_config(HFConfig(values, path))
+    config = family.read_hf(HFConfig(values, path))
     generation_config = family.read_generation(HFConfig(generation_values, path))
     check_ids(generation_config, config.vocab_size, path)
     source = with_current_names(family, config, source)
@@ -176,7 +182,7 @@ def choose_family(checkpoint: Checkpoint, name: str | None = None) -> tuple[Fami
         return known[name], export_config(known[name], checkpoint.model.config)
     mismatches = []
     for family in FAMILIES:
-        if family.write_config is None:
+        if family.write_hf is None:
             continue
         try:
             return family, export_config(family, checkpoint.model.config)

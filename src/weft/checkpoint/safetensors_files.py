@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from weft.checkpoint.reading import FileReader
+from weft.checkpoint.tensor_source import FileReader
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
 

@@ -1,15 +1,20 @@
-"""`TensorSource`: named tensors in a file, read one at a time; and how a model is filled from them.
+"""`TensorSource`: named tensors of a file, read one at a time; filling a model from them, and back.
 
-The model is built without memory and each of its weights is read, joined and put in place by
-itself, so that the peak is the weights and the one tensor at hand. A quantized matrix is never
-float32 where its module can be packed: its parameter stays on the meta device until the end, when
-packed modules take the matrices over. What is missing, left over or of another shape is found from
-the names and shapes alone, before anything is read.
+A model is built on the meta device; then each weight is read, joined and assigned by itself, so
+that the peak memory is the weights and one tensor. A quantized matrix is never float32 where its
+module can be packed: its parameter stays on the meta device until the end, when packed modules
+adopt the matrices. Missing, unexpected and misshaped tensors are found from names and shapes alone,
+before anything is read.
+
+Files are read, not mapped (`FileReader`): mapped pages count as memory of the process beside the
+weights made from them, and a file truncated meanwhile would end the process.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint.state import owners
 from weft.checkpoint.weight_rules import WeightRule, names_in_file
 from weft.core.errors import DataError
 from weft.core.quantized import QuantizedMatrix
@@ -27,36 +31,36 @@ from weft.models.config import ModelConfig
 from weft.native.library import native
 from weft.native.malloc import trim_malloc
 from weft.native.packed import PackedMatrix, pack_quantized
-from weft.nn.packed_modules import adopt_matrices, can_pack
+from weft.nn.packed_modules import PackedModule, adopt_matrices, can_pack
 
 
 class TensorSource(Protocol):
-    """Tensors by name. `shapes` costs no more than the header."""
+    """Tensors by name. `shapes` costs no more than reading the header."""
 
     @property
     def path(self) -> Path:
-        """What messages name."""
+        """The file, for messages."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
 
     @property
     def is_mapped(self) -> bool:
-        """Whether `read` gives the file's own memory, which a model must not keep."""
+        """Whether `read` returns memory of the file or the source, which a model must not keep."""
 
     def read(self, name: str) -> Tensor: ...
 
 
 @runtime_checkable
 class QuantizedSource(TensorSource, Protocol):
-    """A source whose file may have matrices in few bits."""
+    """A source whose file may have quantized matrices."""
 
     def read_quantized(self, name: str) -> QuantizedMatrix | None:
-        """A matrix in few bits; None: it is to be had by `read` alone."""
+        """A quantized matrix; None: only `read` can return this tensor."""
 
 
 class InMemorySource:
-    """Tensors that are there already."""
+    """Tensors in memory, or mapped."""
 
     is_mapped = True
 
@@ -69,7 +73,7 @@ class InMemorySource:
 
 
 class RenamedSource:
-    """Another source with the names of some other layout: {new name: name in the source}."""
+    """Another source under other names: {new name: name in the source}."""
 
     def __init__(self, source: TensorSource, names: Mapping[str, str]) -> None:
         self.source, self.path, self.is_mapped = source, source.path, source.is_mapped
@@ -80,12 +84,30 @@ class RenamedSource:
         return self.source.read(self.name_of[name])
 
     def read_quantized(self, name: str) -> QuantizedMatrix | None:
-        source = self.source
-        return (
-            source.read_quantized(self.name_of[name])
-            if isinstance(source, QuantizedSource)
-            else None
-        )
+        if not isinstance(self.source, QuantizedSource):
+            return None
+        return self.source.read_quantized(self.name_of[name])
+
+
+class FileReader:
+    """Reads ranges of a file, which stays open as long as this object exists."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self.close = weakref.finalize(self, os.close, self.handle)
+
+    def read(self, start: int, count: int, name: str) -> Tensor:
+        """`count` bytes from `start` on; a DataError names the tensor in which the file ends."""
+        data = torch.empty(count, dtype=torch.uint8)
+        view = memoryview(data.numpy().data)
+        done = 0
+        while done < count:
+            num_bytes = os.preadv(self.handle, [view[done:]], start + done)
+            if num_bytes == 0:
+                raise DataError(f"ends inside tensor {name}. Copy the file again.", self.path)
+            done += num_bytes
+        return data
 
 
 def build_from_source(
@@ -100,10 +122,10 @@ def build_from_source(
     that no model needs."""
     model = empty_model(config)
     check_names(model, rules, source, ignored)
-    places = {names[0]: names for names in owners(model).values()}
+    names_of = {names[0]: names for names in tied_names(model).values()}
     matrices: dict[int, PackedMatrix] = {}
     for rule in rules:
-        names = places[rule.target_name]
+        names = names_of[rule.target_name]
         matrix = None
         if can_pack_quantized(torch.device(device), dtype):
             matrix = load_quantized(model, names, rule, source)
@@ -117,14 +139,14 @@ def build_from_source(
 
 
 def empty_model(config: ModelConfig) -> Model:
-    """A model without memory, to be filled."""
+    """A model on the meta device, to be filled."""
     with torch.device("meta"), SkipInit():
         return build_model(config)
 
 
 class SkipInit(TorchFunctionMode):
-    """Layers are made without first values: on a tensor without memory, drawing these imports
-    torch's compiler, which takes more than a second and 100 MB."""
+    """Skips torch.nn.init: on meta tensors it imports torch's compiler, which takes more than a
+    second and 100 MB."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", "") == "torch.nn.init":
@@ -135,46 +157,43 @@ class SkipInit(TorchFunctionMode):
 def check_names(
     model: nn.Module, rules: Sequence[WeightRule], source: TensorSource, ignored: Sequence[str]
 ) -> None:
-    """A DataError that names what does not fit, before anything is read."""
-    ours = {rule.target_name for rule in rules}
-    wanted = {name for names in owners(model).values() for name in names[:1]}
-    assert ours == wanted, f"rules and model differ: {sorted(ours ^ wanted)[:5]}"
-    theirs = names_in_file(rules)
-    wrong = [f"{name} is missing" for name in sorted(theirs - source.shapes.keys())]
-    surplus = [name for name in source.shapes if name not in theirs]
+    """A DataError that names missing, unexpected and misshaped tensors."""
+    targets = {rule.target_name for rule in rules}
+    parameters = {names[0] for names in tied_names(model).values()}
+    differences = sorted(targets ^ parameters)[:5]
+    assert not differences, f"rules and model differ: {differences}"
+    expected = names_in_file(rules)
+    problems = [f"{name} is missing" for name in sorted(expected - source.shapes.keys())]
+    surplus = [name for name in source.shapes if name not in expected]
     unknown = [n for n in surplus if not any(re.fullmatch(p, n) for p in ignored)]
-    wrong += [f"{name} is not part of this model" for name in unknown]
-    refuse(wrong, source.path)
-    refuse(shape_mismatches(model, rules, source), source.path)
+    problems += [f"{name} is not part of this model" for name in unknown]
+    raise_problems(problems, source.path)
+    raise_problems(list(shape_mismatches(model, rules, source)), source.path)
 
 
 def shape_mismatches(
     model: nn.Module, rules: Sequence[WeightRule], source: TensorSource
 ) -> Iterable[str]:
-    """Rules run on tensors without memory, so that shapes are compared without reading."""
+    """Tensors of other shapes than the model's, from the rules applied to meta tensors."""
     parameters = dict(model.state_dict(keep_vars=True))
     for rule in rules:
-        given = [torch.empty(source.shapes[name], device="meta") for name in rule.file_names]
-        shapes = ", ".join(
-            f"{name} {tuple(t.shape)}" for name, t in zip(rule.file_names, given, strict=True)
-        )
-        expected = tuple(parameters[rule.target_name].shape)
+        shapes = {name: tuple(source.shapes[name]) for name in rule.file_names}
         try:
-            parts = rule.split(torch.empty(expected, device="meta"))
-            allowed = [tuple(part.shape) for part in parts]
+            parts = rule.split(torch.empty(parameters[rule.target_name].shape, device="meta"))
+            expected = [tuple(part.shape) for part in parts]
         except RuntimeError:
-            allowed = []
-        if allowed != [tuple(part.shape) for part in given]:
-            told = ", ".join(str(shape) for shape in allowed)
-            yield f"{shapes} where config.json makes it {told}"
+            expected = []
+        if expected != list(shapes.values()):
+            actual = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            yield f"{actual} where config.json implies {', '.join(map(str, expected))}"
 
 
-def refuse(wrong: Iterable[str], path: Path) -> None:
-    found = list(wrong)
-    if found:
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+def raise_problems(problems: Sequence[str], path: Path) -> None:
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise DataError(
-            f"does not fit its settings: {'; '.join(found[:3])}{more}. Use the files of one model.",
+            f"does not match its settings: {'; '.join(problems[:3])}{more}. Use the files of one "
+            "model.",
             path,
         )
 
@@ -187,7 +206,7 @@ def load_weight(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Read, join and put one weight in all of its places."""
+    """Read and join one weight, and assign it to all of its names."""
     parts = [source.read(name) for name in rule.file_names]
     tensor = rule.join(parts)
     tensor = tensor.to(device, dtype if tensor.is_floating_point() else None).contiguous()
@@ -195,35 +214,35 @@ def load_weight(
         tensor = tensor.clone()
     for name in names:
         path, _, last = name.rpartition(".")
-        owner = model.get_submodule(path)
-        is_weight = last in owner._parameters
-        if is_weight and not tensor.is_floating_point():
+        module = model.get_submodule(path)
+        is_parameter = last in module._parameters
+        if is_parameter and not tensor.is_floating_point():
             raise not_floating_point(rule.file_names[0], tensor, source.path)
-        new = tensor if not is_weight or isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
-        setattr(owner, last, new)
-        tensor = new  # all places share one
+        if is_parameter and not isinstance(tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor)  # tied names share this object
+        setattr(module, last, tensor)
 
 
 def not_floating_point(name: str, tensor: Tensor, path: Path) -> DataError:
-    """Whole numbers in the place of weights: packed in a way that the settings do not tell."""
-    kind = str(tensor.dtype).removeprefix("torch.")
+    """Integers in place of weights: quantized in a way that config.json does not mention."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
     return DataError(
-        f"'{name}' is stored as {kind}: weights must be floating-point numbers. Use the unpacked "
-        "weights, or a GGUF file of the model.",
+        f"'{name}' is stored as {dtype}: weights must be floating-point numbers. Use the weights "
+        "without quantization, or a GGUF file of the model.",
         path,
     )
 
 
 def can_pack_quantized(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is a product that takes weights in few bits: the library's."""
+    """Whether the native library can multiply by quantized matrices here."""
     return device.type == "cpu" and dtype == torch.float32 and native() is not None
 
 
 def load_quantized(
     model: nn.Module, names: Sequence[str], rule: WeightRule, source: TensorSource
 ) -> PackedMatrix | None:
-    """The matrix of a weight that the file has quantized; None where it has not, or where a module
-    that has the weight cannot multiply by it."""
+    """The packed matrix of a weight that the file has quantized; None if it has not, or if a
+    module of the weight cannot be packed."""
     paths = (name.rpartition(".") for name in names)
     if not isinstance(source, QuantizedSource):
         return None
@@ -231,3 +250,38 @@ def load_quantized(
         return None
     quantized = rule.join_quantized(map(source.read_quantized, rule.file_names))
     return None if quantized is None else pack_quantized(quantized)
+
+
+def tied_names(model: nn.Module) -> dict[int, list[str]]:
+    """All names of each saved parameter and buffer, by identity."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+    return names
+
+
+def unique_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict with tied weights once, under their first name. Weights of packed modules are
+    dequantized copies."""
+    first = {names[0] for names in tied_names(model).values()}
+    state = model.state_dict(keep_vars=True)
+    return {name: exact_tensor(model, name, state[name]) for name in state if name in first}
+
+
+def exact_tensor(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
+    """The tensor of this name; of a packed module the dequantized weight."""
+    path, _, last = name.rpartition(".")
+    module = model.get_submodule(path)
+    if isinstance(module, PackedModule) and last in module.packed_names:
+        return module.exact(last).detach()
+    return tensor.detach()
+
+
+def split_state(model: nn.Module, rules: Sequence[WeightRule]) -> dict[str, Tensor]:
+    """The model's weights under the names of a file: the inverse of `build_from_source`."""
+    state = unique_state(model)
+    return {
+        name: part.detach().cpu().contiguous()
+        for rule in rules
+        for name, part in zip(rule.file_names, rule.split(state[rule.target_name]), strict=True)
+    }

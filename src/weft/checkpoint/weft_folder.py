@@ -20,11 +20,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from weft.checkpoint.atomic import write_file
-from weft.checkpoint.families.base import GenerationConfig
+from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.safetensors_files import SafetensorsSource, open_file
-from weft.checkpoint.state import owners
-from weft.checkpoint.state import unique_state as unique_state
-from weft.checkpoint.tensor_source import empty_model, load_weight
+from weft.checkpoint.tensor_source import (
+    empty_model,
+    load_weight,
+    tied_names,
+    unique_state,
+)
 from weft.checkpoint.weight_rules import same
 from weft.core.config import read_settings
 from weft.core.errors import DataError
@@ -134,7 +137,7 @@ def load_weights(path: Path, model: nn.Module, device: torch.device) -> None:
     """Fill an empty model from a file; every name and shape must match."""
     source = SafetensorsSource(path, {path: open_file(path)})
     check_names_and_shapes(source.shapes, model, path)
-    for names in owners(model).values():
+    for names in tied_names(model).values():
         load_weight(model, names, same(names[0], names[0]), source, device, torch.float32)
 
 
@@ -153,7 +156,7 @@ def check_names_and_shapes(
 ) -> None:
     """A DataError that names tensors that are missing, unexpected or of another shape."""
     state = model.state_dict(keep_vars=True)
-    expected = {names[0]: tuple(state[names[0]].shape) for names in owners(model).values()}
+    expected = {names[0]: tuple(state[names[0]].shape) for names in tied_names(model).values()}
     wrong = [f"{name} is missing" for name in expected if name not in shapes]
     wrong += [f"{name} is not in the model" for name in shapes if name not in expected]
     for name in expected.keys() & shapes.keys():

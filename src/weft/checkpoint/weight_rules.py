@@ -1,12 +1,14 @@
-"""Names and transforms between our weights and another project's, read in both directions.
+"""Names and transforms between the weights of a model and the tensors of a file, in both
+directions.
 
     same("decoder.norm.weight", "model.norm.weight")
     stacked("decoder.blocks.0.attention.qkv.weight", ("...q_proj.weight", ...), (576, 192, 192))
 
-A rule stands for one of our tensors and the one or more of theirs that it is made of. `join` makes
-ours from theirs, `split` theirs from ours; a family is a list of rules, so what was imported is
-exported by the same lines. Rules that only move whole rows do so with the words and scales of a
-matrix in few bits as with its numbers.
+A rule describes one target tensor and the tensors of the file that it consists of. `join` builds
+the target from the file's tensors, `split` is the inverse; a family is a list of rules, so that
+import and export use the same lines. Rules between Weft and Hugging Face have Weft names as
+targets; rules between Hugging Face and GGUF have Hugging Face names. Rules that only permute or
+concatenate rows apply to quantized matrices as well.
 """
 
 from __future__ import annotations
@@ -22,79 +24,89 @@ from weft.core.quantized import QuantizedMatrix
 
 @dataclass(frozen=True)
 class WeightRule:
-    """One of our tensors and theirs."""
+    """One target tensor and the tensors of the file it consists of."""
 
     target_name: str
     file_names: tuple[str, ...]
     join: Callable[[list[Tensor]], Tensor]
     split: Callable[[Tensor], list[Tensor]]
     permutes_rows: bool = False
-    """Whether `join` leaves every row as it is, and may but put them in another order."""
+    """Whether `join` only permutes or concatenates rows."""
 
     def join_quantized(self, parts: Iterable[QuantizedMatrix | None]) -> QuantizedMatrix | None:
-        """`join` for matrices in few bits; None where one is not, or they are not of one kind."""
-        given = list(parts)
-        found = [part for part in given if part is not None]
-        if not self.permutes_rows or found != given or len({part.kind for part in found}) != 1:
+        """`join` for quantized matrices; None if one is not quantized or their types differ."""
+        parts = list(parts)
+        matrices = [part for part in parts if part is not None]
+        kinds = {matrix.kind for matrix in matrices}
+        if not self.permutes_rows or len(matrices) != len(parts) or len(kinds) != 1:
             return None
-        minima = [part.minima for part in found if part.minima is not None]
+        minima = [matrix.minima for matrix in matrices if matrix.minima is not None]
         return QuantizedMatrix(
-            self.join([part.words for part in found]),
-            self.join([part.scales for part in found]),
+            self.join([matrix.words for matrix in matrices]),
+            self.join([matrix.scales for matrix in matrices]),
             self.join(minima) if minima else None,
         )
 
 
-def same(ours: str, theirs: str) -> WeightRule:
+def same(target: str, file: str) -> WeightRule:
     """The same tensor under another name."""
     return WeightRule(
-        ours, (theirs,), lambda parts: parts[0], lambda whole: [whole], permutes_rows=True
+        target, (file,), lambda parts: parts[0], lambda whole: [whole], permutes_rows=True
     )
 
 
-def transposed(ours: str, theirs: str) -> WeightRule:
-    """A matrix that they keep as [in, out] (GPT-2)."""
-    return WeightRule(ours, (theirs,), lambda parts: parts[0].T, lambda whole: [whole.T])
+def transposed(target: str, file: str) -> WeightRule:
+    """A matrix that the file stores as [in, out] (GPT-2)."""
+    return WeightRule(target, (file,), lambda parts: parts[0].T, lambda whole: [whole.T])
 
 
-def stacked(ours: str, theirs: Sequence[str], sizes: Sequence[int]) -> WeightRule:
-    """Several of theirs one below the other in ours; `sizes` are their numbers of rows."""
+def stacked(target: str, files: Sequence[str], sizes: Sequence[int]) -> WeightRule:
+    """Several tensors of the file concatenated along their rows; `sizes`: rows of each."""
     rows = list(sizes)
     return WeightRule(
-        ours, tuple(theirs), torch.cat, lambda whole: list(whole.split(rows)), permutes_rows=True
+        target, tuple(files), torch.cat, lambda whole: list(whole.split(rows)), permutes_rows=True
     )
 
 
-def changed(
-    ours: str,
-    theirs: str,
+def converted(
+    target: str,
+    file: str,
     from_file: Callable[[Tensor], Tensor],
     to_file: Callable[[Tensor], Tensor],
     permutes_rows: bool = False,
 ) -> WeightRule:
-    """One tensor, with a change of its own in each direction."""
+    """One tensor with a function for each direction."""
     return WeightRule(
-        ours,
-        (theirs,),
+        target,
+        (file,),
         lambda parts: from_file(parts[0]),
         lambda whole: [to_file(whole)],
         permutes_rows,
     )
 
 
-def layer(ours: str, theirs: str, bias: bool = False) -> list[WeightRule]:
-    """Weight and, where there is one, bias of a layer."""
+def layer(target: str, file: str, bias: bool = False) -> list[WeightRule]:
+    """Weight and, optionally, bias of a layer."""
     parts = ("weight", "bias") if bias else ("weight",)
-    return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in parts]
+    return [same(f"{target}.{part}", f"{file}.{part}") for part in parts]
+
+
+def layers(target: str, file: str, names: dict[str, str], bias: bool = False) -> list[WeightRule]:
+    """Layers below two prefixes, from a table {name of the target: name in the file}."""
+    return [
+        rule
+        for name, file_name in names.items()
+        for rule in layer(f"{target}.{name}", f"{file}.{file_name}", bias)
+    ]
 
 
 def stacked_layers(
-    ours: str, theirs: Sequence[str], sizes: Sequence[int], bias: bool = False
+    target: str, files: Sequence[str], sizes: Sequence[int], bias: bool = False
 ) -> list[WeightRule]:
-    """Several layers that are one of ours: q, k and v; gate and up."""
+    """Several layers of the file that are one of the target: q, k and v; gate and up."""
     parts = ("weight", "bias") if bias else ("weight",)
     return [
-        stacked(f"{ours}.{part}", [f"{name}.{part}" for name in theirs], sizes) for part in parts
+        stacked(f"{target}.{part}", [f"{name}.{part}" for name in files], sizes) for part in parts
     ]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.weft_folder import unique_state
+from weft.checkpoint.tensor_source import unique_state
 from weft.core.errors import WeftError
 from weft.models.build import Model
 from weft.training.checkpointing import (

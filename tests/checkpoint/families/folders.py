@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tests.engine.asking import beam_search
-from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig
+from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.export_check import export_config
-from weft.checkpoint.state import split_state
-from weft.checkpoint.tensor_source import InMemorySource, build_from_source
+from weft.checkpoint.families.generation_config import GenerationConfig
+from weft.checkpoint.families.hf_config import HFConfig
+from weft.checkpoint.tensor_source import InMemorySource, build_from_source, split_state
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
 
@@ -45,7 +46,7 @@ def load(family: Family, folder: Path) -> Imported:
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     beside = folder / "generation_config.json"
     told = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-    config = family.read_config(HFConfig(values, folder))
+    config = family.read_hf(HFConfig(values, folder))
     rules = family.rules(config)
     tensors = load_file(folder / "model.safetensors")
     names = [name for rule in rules for name in rule.file_names]

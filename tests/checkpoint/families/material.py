@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from weft.checkpoint.families.base import Family, HFConfig
+from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.export_check import config_differences, export_config
-from weft.checkpoint.state import split_state
-from weft.checkpoint.tensor_source import InMemorySource, build_from_source
+from weft.checkpoint.families.hf_config import HFConfig
+from weft.checkpoint.tensor_source import InMemorySource, build_from_source, split_state
 from weft.checkpoint.weight_rules import names_in_file
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
@@ -34,7 +34,7 @@ def shake(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
 
 def imported(family: Family, original: PreTrainedModel) -> Model:
     """Our model with the weights and settings of theirs."""
-    config = family.read_config(HFConfig(original.config.to_dict(), PLACE))
+    config = family.read_hf(HFConfig(original.config.to_dict(), PLACE))
     source = InMemorySource(saved_state(original), PLACE)
     return build_from_source(config, family.rules(config), source, family.ignored)
 
@@ -73,7 +73,7 @@ def both_ways(
     original.save_pretrained(folder / "theirs")
     values = json.loads((folder / "theirs" / "config.json").read_text(encoding="utf-8"))
     state = load_file(folder / "theirs" / "model.safetensors")
-    config = family.read_config(HFConfig(values, PLACE))
+    config = family.read_hf(HFConfig(values, PLACE))
     rules = family.rules(config)
     names = [name for rule in rules for name in rule.file_names]
     assert sorted(names) == sorted(state)
@@ -109,7 +109,7 @@ def assert_both_spellings_are_read_alike(
     family: Family, values: dict[str, Any], theirs: type[PreTrainedConfig]
 ) -> ModelConfig:
     """A config.json as it is on the hub, and the same as `transformers` writes it today."""
-    old = family.read_config(HFConfig(values, PLACE))
-    new = family.read_config(HFConfig(theirs.from_dict(values).to_dict(), PLACE))
+    old = family.read_hf(HFConfig(values, PLACE))
+    new = family.read_hf(HFConfig(theirs.from_dict(values).to_dict(), PLACE))
     assert not config_differences(old, new)
     return old

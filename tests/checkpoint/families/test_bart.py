@@ -10,8 +10,8 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, BartModel
 
 from weft.checkpoint.families.bart import FAMILY
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 
@@ -83,17 +83,17 @@ def test_beam_search_finds_what_transformers_finds(tmp_path: Path) -> None:
 def test_sides_of_different_width_are_refused() -> None:
     given = HFConfig({**SIZES, "decoder_ffn_dim": 64}, PLACE)
     with pytest.raises(DataError, match="encoder_ffn_dim is 56 and decoder_ffn_dim is 64"):
-        FAMILY.read_config(given)
+        FAMILY.read_hf(given)
 
 
 def test_a_classifier_is_refused_by_its_name() -> None:
     given = HFConfig({**SIZES, "architectures": ["BartForSequenceClassification"]}, PLACE)
     with pytest.raises(DataError, match="Weft reads BartModel and BartForConditionalGeneration"):
-        FAMILY.read_config(given)
+        FAMILY.read_hf(given)
 
 
 def test_norm_before_is_refused() -> None:
-    with pytest.raises(DataError, match="normalize_before is True: Weft computes False only"):
-        FAMILY.read_config(HFConfig({**SIZES, "normalize_before": True}, PLACE))
+    with pytest.raises(DataError, match="normalize_before is True: Weft supports False only"):
+        FAMILY.read_hf(HFConfig({**SIZES, "normalize_before": True}, PLACE))
     with pytest.raises(UsageError, match="this model is not a bart"):
         export_config(FAMILY, ModelConfig(position={"kind": "learned", "offset": 2}))

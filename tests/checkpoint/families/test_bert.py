@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.bert import FAMILY
 from weft.checkpoint.families.export_check import export_config
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.huggingface import build_hf, open_folder
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
@@ -101,7 +101,7 @@ def test_a_file_of_the_first_training_gives_its_masked_words(tmp_path: Path) -> 
 
 
 def test_an_encoder_without_a_pooler_is_read_back_without_one() -> None:
-    config = FAMILY.read_config(HFConfig({**SIZES, "add_pooling_layer": False}, PLACE))
+    config = FAMILY.read_hf(HFConfig({**SIZES, "add_pooling_layer": False}, PLACE))
     assert not config.pooler
     assert export_config(FAMILY, config)["add_pooling_layer"] is False
     with pytest.raises(UsageError, match="this encoder has no pooler"):
@@ -113,14 +113,14 @@ def test_an_encoder_without_a_pooler_is_read_back_without_one() -> None:
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"architectures": ["BertForSequenceClassification"]}, "Weft reads BertModel and Bert"),
-        ({"hidden_act": "mish"}, "hidden_act is 'mish': Weft knows gelu"),
+        ({"hidden_act": "mish"}, "hidden_act is 'mish': Weft supports gelu"),
         ({"is_decoder": True}, "is_decoder is True"),
         ({"hidden_act": "relu", "architectures": ["BertForMaskedLM"]}, "hidden_act is 'relu'"),
     ],
 )
 def test_what_is_no_plain_bert_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        FAMILY.read_config(HFConfig({**SIZES, **values}, PLACE))
+        FAMILY.read_hf(HFConfig({**SIZES, **values}, PLACE))
 
 
 def test_only_an_encoder_has_a_pooler() -> None:

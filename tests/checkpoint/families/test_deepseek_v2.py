@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
-from weft.checkpoint.families.base import HFConfig
-from weft.checkpoint.families.deepseek_v2 import FAMILY
+from weft.checkpoint.families.deepseek import DEEPSEEK_V2 as FAMILY
 from weft.checkpoint.families.export_check import export_config
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 
@@ -132,32 +132,35 @@ def test_the_file_of_deepseek_v2_lite_is_read_in_both_spellings() -> None:
 
 
 def test_a_file_without_kv_heads_has_as_many_as_heads() -> None:
-    config = FAMILY.read_config(HFConfig({**HUB, "num_key_value_heads": None}, PLACE))
+    config = FAMILY.read_hf(HFConfig({**HUB, "num_key_value_heads": None}, PLACE))
     assert config.attention.kv_heads == 16
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"norm_topk_prob": True}, "norm_topk_prob is True: Weft computes False only."),
-        ({"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid': Weft computes 'softmax' only."),
-        ({"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc': Weft knows greedy, group_limit"),
-        ({"mlp_bias": True}, "mlp_bias is True: Weft computes False only."),
-        ({"moe_layer_freq": 2}, "moe_layer_freq is 2: Weft computes 1 only."),
-        ({"num_key_value_heads": 4}, "num_key_value_heads is 4: Weft computes 16 only."),
-        ({"n_shared_experts": 0}, "n_shared_experts is 0: it must be a whole number above 0."),
-        ({"n_routed_experts": None}, "has no n_routed_experts, which this kind of model needs."),
+        ({"norm_topk_prob": True}, "norm_topk_prob is True: Weft supports False only."),
+        ({"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid': Weft supports 'softmax' only."),
+        (
+            {"topk_method": "noaux_tc"},
+            "topk_method is 'noaux_tc': Weft supports greedy, group_limit",
+        ),
+        ({"mlp_bias": True}, "mlp_bias is True: Weft supports False only."),
+        ({"moe_layer_freq": 2}, "moe_layer_freq is 2: Weft supports 1 only."),
+        ({"num_key_value_heads": 4}, "num_key_value_heads is 4: Weft supports 16 only."),
+        ({"n_shared_experts": 0}, "n_shared_experts is 0: it must be an integer above 0."),
+        ({"n_routed_experts": None}, "has no n_routed_experts, which this family needs."),
     ],
 )
 def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(HFConfig({**HUB, **changes}, PLACE))
+        FAMILY.read_hf(HFConfig({**HUB, **changes}, PLACE))
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"feedforward": {"kind": "swiglu"}}, "its feed-forward is swiglu, where it has experts"),
+        ({"feedforward": {"kind": "swiglu"}}, "its feed-forward is swiglu, and must be experts"),
         ({"feedforward.shared_experts": 0}, "its feed-forward is experts without shared ones"),
         ({"attention.scale": None}, "attention.scale is "),
         ({"attention.kind": "mha"}, "attention.kind is 'heads', not 'mla'"),
@@ -167,7 +170,7 @@ def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sente
 def test_a_model_that_v2_cannot_say_is_not_written_as_one(
     changes: dict[str, object], sentence: str
 ) -> None:
-    config = FAMILY.read_config(HFConfig(HUB, PLACE)).with_changes(changes)
+    config = FAMILY.read_hf(HFConfig(HUB, PLACE)).with_changes(changes)
     with pytest.raises(UsageError, match=re.escape(sentence)):
         export_config(FAMILY, config)
 

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, PreTrainedModel
 
-from weft.checkpoint.families.base import HFConfig
-from weft.checkpoint.families.deepseek_v3 import FAMILY
+from weft.checkpoint.families.deepseek import DEEPSEEK_V3 as FAMILY
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.tensor_source import InMemorySource, build_from_source
 from weft.core.errors import DataError
 from weft.core.forward_batch import ForwardBatch
@@ -99,7 +99,7 @@ def test_the_layer_that_predicts_a_second_token_is_left_unread(tmp_path: Path) -
     state = load_file(tmp_path / "model.safetensors")
     state["model.layers.61.enorm.weight"] = torch.ones(32)
     state["model.layers.61.mlp.experts.0.gate_proj.weight"] = torch.ones(20, 32)
-    config = FAMILY.read_config(HFConfig(original.config.to_dict(), PLACE))
+    config = FAMILY.read_hf(HFConfig(original.config.to_dict(), PLACE))
     model = build_from_source(
         config, FAMILY.rules(config), InMemorySource(state, PLACE), FAMILY.ignored
     )
@@ -114,7 +114,7 @@ def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
     original.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     del state["model.layers.2.mlp.experts.7.up_proj.weight"]
-    config = FAMILY.read_config(HFConfig(original.config.to_dict(), PLACE))
+    config = FAMILY.read_hf(HFConfig(original.config.to_dict(), PLACE))
     sentence = "model.layers.2.mlp.experts.7.up_proj.weight is missing"
     with pytest.raises(DataError, match=re.escape(sentence)):
         build_from_source(
@@ -125,10 +125,10 @@ def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"scoring_func": "softmax"}, "scoring_func is 'softmax': Weft computes 'sigmoid' only."),
-        ({"topk_method": "greedy"}, "topk_method is 'greedy': Weft computes 'noaux_tc' only."),
+        ({"scoring_func": "softmax"}, "scoring_func is 'softmax': Weft supports 'sigmoid' only."),
+        ({"topk_method": "greedy"}, "topk_method is 'greedy': Weft supports 'noaux_tc' only."),
     ],
 )
 def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(HFConfig({**HUB, **changes}, PLACE))
+        FAMILY.read_hf(HFConfig({**HUB, **changes}, PLACE))

@@ -13,23 +13,22 @@ from hypothesis import strategies as st
 
 from weft.checkpoint.families import (
     FAMILIES,
-    deepseek_v2,
-    deepseek_v3,
+    deepseek,
     gemma3,
     gpt2,
     llama,
     marian,
     mistral,
-    qwen2,
-    qwen3,
+    qwen,
 )
-from weft.checkpoint.families.base import Family, HFConfig
+from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.export_check import (
     ExportMismatchError,
     config_differences,
     export_config,
 )
-from weft.checkpoint.state import owners
+from weft.checkpoint.families.hf_config import HFConfig
+from weft.checkpoint.tensor_source import tied_names
 from weft.core.config import parse_override
 from weft.core.errors import UsageError
 from weft.models.build import build_model
@@ -49,11 +48,11 @@ from .material import PLACE
 
 HUB = {
     "mistral": (mistral.FAMILY, test_mistral.HUB),
-    "qwen2": (qwen2.FAMILY, test_qwen2.HUB),
-    "qwen3": (qwen3.FAMILY, test_qwen3.HUB),
+    "qwen2": (qwen.QWEN2, test_qwen2.HUB),
+    "qwen3": (qwen.QWEN3, test_qwen3.HUB),
     "gemma3": (gemma3.FAMILY, test_gemma3.HUB),
-    "deepseek_v2": (deepseek_v2.FAMILY, test_deepseek_v2.HUB),
-    "deepseek_v3": (deepseek_v3.FAMILY, test_deepseek_v3.HUB),
+    "deepseek_v2": (deepseek.DEEPSEEK_V2, test_deepseek_v2.HUB),
+    "deepseek_v3": (deepseek.DEEPSEEK_V3, test_deepseek_v3.HUB),
     "gpt2": (gpt2.FAMILY, test_gpt2.HUB),
 }
 """Each family with the config.json of a real model."""
@@ -64,7 +63,7 @@ def rules_fit(family: Family, config: ModelConfig) -> bool:
     """Whether each weight of the model has exactly one rule."""
     with torch.device("meta"):
         model = build_model(config)
-    wanted = sorted(names[0] for names in owners(model).values())
+    wanted = sorted(names[0] for names in tied_names(model).values())
     return wanted == sorted(rule.target_name for rule in family.rules(config))
 
 
@@ -83,8 +82,8 @@ def test_a_model_is_written_or_refused_in_one_way(data: st.DataObject, kind: str
 @pytest.mark.parametrize("name", HUB)
 def test_the_settings_of_a_real_model_come_back_as_they_were(name: str) -> None:
     family, values = HUB[name]
-    config = family.read_config(HFConfig(values, PLACE))
-    back = family.read_config(HFConfig(export_config(family, config), PLACE))
+    config = family.read_hf(HFConfig(values, PLACE))
+    back = family.read_hf(HFConfig(export_config(family, config), PLACE))
     assert not config_differences(config, back)
     assert rules_fit(family, config.with_changes({"num_layers": 4}))
 
@@ -93,7 +92,7 @@ def test_the_settings_of_a_real_model_come_back_as_they_were(name: str) -> None:
 def test_a_real_model_is_written_as_no_family_that_is_not_its_own(name: str) -> None:
     """But a Mistral without windows, which is a Llama."""
     family, values = HUB[name]
-    config = family.read_config(HFConfig(values, PLACE))
+    config = family.read_hf(HFConfig(values, PLACE))
     for other in DECODERS:
         if other is not family:
             with pytest.raises(UsageError, match=f"this model is not a {other.name}|DeepSeek"):
@@ -103,7 +102,7 @@ def test_a_real_model_is_written_as_no_family_that_is_not_its_own(name: str) -> 
 @pytest.mark.parametrize("name", HUB)
 def test_settings_that_are_never_read_do_not_stand_in_the_way(name: str) -> None:
     family, values = HUB[name]
-    config = family.read_config(HFConfig(values, PLACE))
+    config = family.read_hf(HFConfig(values, PLACE))
     pattern = {"attention.pattern.step": 3, "attention.pattern.stride": 7}
     export_config(family, config.with_changes(pattern))
 

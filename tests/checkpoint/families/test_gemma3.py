@@ -10,9 +10,9 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from weft.cache.contiguous_cache import ContiguousCache
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.gemma3 import FAMILY
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.core.errors import DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
 
@@ -136,29 +136,29 @@ def test_another_pattern_of_old_files_is_read() -> None:
     [
         (
             {"use_bidirectional_attention": True},
-            "use_bidirectional_attention is True: Weft computes False only.",
+            "use_bidirectional_attention is True: Weft supports False only.",
         ),
         (
             {"attn_logit_softcapping": 50.0},
-            "attn_logit_softcapping is 50.0: Weft computes None only.",
+            "attn_logit_softcapping is 50.0: Weft supports None only.",
         ),
-        ({"hidden_activation": "mish"}, "hidden_activation is 'mish': Weft knows gelu, gelu_py"),
+        ({"hidden_activation": "mish"}, "hidden_activation is 'mish': Weft supports gelu, gelu_py"),
         ({"rope_parameters": 3}, "rope_parameters is 3: it must be an object."),
-        ({"sliding_window": None}, "has no sliding_window, which this kind of model needs."),
+        ({"sliding_window": None}, "has no sliding_window, which this family needs."),
     ],
 )
 def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(HFConfig({**HUB, **changes}, PLACE))
+        FAMILY.read_hf(HFConfig({**HUB, **changes}, PLACE))
 
 
 def test_one_position_for_all_layers_is_written_as_two_equal_ones() -> None:
-    config = FAMILY.read_config(HFConfig(HUB, PLACE)).with_changes({"local_position": None})
+    config = FAMILY.read_hf(HFConfig(HUB, PLACE)).with_changes({"local_position": None})
     told = export_config(FAMILY, config)["rope_parameters"]
     assert told["full_attention"] == told["sliding_attention"]
 
 
 def test_a_scale_that_is_no_whole_number_is_not_written() -> None:
-    config = FAMILY.read_config(HFConfig(HUB, PLACE)).with_changes({"attention.scale": 0.1234})
+    config = FAMILY.read_hf(HFConfig(HUB, PLACE)).with_changes({"attention.scale": 0.1234})
     with pytest.raises(UsageError, match="attention.scale is "):
         export_config(FAMILY, config)

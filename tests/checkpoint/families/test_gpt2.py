@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.gpt2 import FAMILY
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.tensor_source import InMemorySource, build_from_source
 from weft.core.errors import DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
@@ -84,7 +84,7 @@ def test_masks_that_old_files_keep_are_left_unread(tmp_path: Path) -> None:
     for i in range(3):
         state[f"transformer.h.{i}.attn.bias"] = torch.ones(1, 1, 48, 48).tril().bool()
         state[f"transformer.h.{i}.attn.masked_bias"] = torch.tensor(-10000.0)
-    config = FAMILY.read_config(HFConfig(original.config.to_dict(), PLACE))
+    config = FAMILY.read_hf(HFConfig(original.config.to_dict(), PLACE))
     model = build_from_source(
         config, FAMILY.rules(config), InMemorySource(state, PLACE), FAMILY.ignored
     )
@@ -99,15 +99,18 @@ def test_masks_that_old_files_keep_are_left_unread(tmp_path: Path) -> None:
     [
         (
             {"scale_attn_by_inverse_layer_idx": True},
-            "scale_attn_by_inverse_layer_idx is True: Weft computes False only.",
+            "scale_attn_by_inverse_layer_idx is True: Weft supports False only.",
         ),
-        ({"add_cross_attention": True}, "add_cross_attention is True: Weft computes False only."),
-        ({"activation_function": "mish"}, "activation_function is 'mish': Weft knows gelu, gelu_f"),
+        ({"add_cross_attention": True}, "add_cross_attention is True: Weft supports False only."),
+        (
+            {"activation_function": "mish"},
+            "activation_function is 'mish': Weft supports gelu, gelu_f",
+        ),
     ],
 )
 def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(HFConfig({**HUB, **changes}, PLACE))
+        FAMILY.read_hf(HFConfig({**HUB, **changes}, PLACE))
 
 
 def test_a_gated_layer_is_not_written_as_gpt2() -> None:

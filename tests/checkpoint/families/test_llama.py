@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.families.llama import FAMILY
 from weft.checkpoint.huggingface import open_folder
 from weft.checkpoint.tensor_source import build_from_source
@@ -72,7 +72,7 @@ def test_logits_are_the_same_after_import_and_after_export(name: str) -> None:
 def test_a_billion_layers_are_refused_before_anything_is_made() -> None:
     config = LlamaConfig(**SIZES).to_dict() | {"num_hidden_layers": 10**9}
     with pytest.raises(DataError, match="num_hidden_layers is 1000000000: it must be at most"):
-        FAMILY.read_config(HFConfig(config, Path("config.json")))
+        FAMILY.read_hf(HFConfig(config, Path("config.json")))
 
 
 def saved(folder: Path, **changes: object) -> Path:

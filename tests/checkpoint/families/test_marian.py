@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.families.marian import FAMILY
 from weft.checkpoint.pickle_files import open_pickle
 from weft.checkpoint.tensor_source import build_from_source
@@ -123,4 +123,4 @@ def test_waves_in_the_order_of_the_paper_are_not_written() -> None:
 
 
 def tiny_config() -> ModelConfig:
-    return FAMILY.read_config(HFConfig(SIZES, PLACE))
+    return FAMILY.read_hf(HFConfig(SIZES, PLACE))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import MistralConfig, MistralForCausalLM
 
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.families.mistral import FAMILY
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
@@ -75,11 +75,11 @@ def test_a_null_window_is_none_at_all() -> None:
 def test_layers_that_see_all_keys_in_an_order_that_weft_lacks_are_refused() -> None:
     order = ["full_attention", *["sliding_attention"] * 3] * 8
     sentence = (
-        "24 of its 32 layers have a window, beginning with layer 2: Weft computes a window in "
+        "24 of its 32 layers have a window, beginning with layer 2: Weft supports a window in "
         "every layer, or in all but each n-th."
     )
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(HFConfig({**HUB, "layer_types": order}, PLACE))
+        FAMILY.read_hf(HFConfig({**HUB, "layer_types": order}, PLACE))
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_layers_that_see_all_keys_in_an_order_that_weft_lacks_are_refused() -> N
     [
         (["full_attention"], "layer_types is a list of 1: it must name 32 layers."),
         ("full", "layer_types is 'full': it must name 32 layers."),
-        (["linear_attention"] * 32, "layer_types holds 'linear_attention': Weft knows full_att"),
+        (["linear_attention"] * 32, "layer_types has 'linear_attention': Weft supports full_att"),
     ],
 )
 def test_layer_types_that_make_no_sense_are_refused(types: object, sentence: str) -> None:
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(HFConfig({**HUB, "layer_types": types}, PLACE))
+        FAMILY.read_hf(HFConfig({**HUB, "layer_types": types}, PLACE))
 
 
 def test_a_model_that_mistral_cannot_say_is_not_written_as_one() -> None:
-    config = FAMILY.read_config(HFConfig(HUB, PLACE))
+    config = FAMILY.read_hf(HFConfig(HUB, PLACE))
     changed = config.with_changes({"attention.pattern.full_every": 6, "feedforward.bias": True})
     with pytest.raises(UsageError, match="attention.pattern.full_every is 6, not None"):
         export_config(FAMILY, changed)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from weft.checkpoint.families.base import HFConfig
-from weft.checkpoint.families.qwen2 import FAMILY
+from weft.checkpoint.families.hf_config import HFConfig
+from weft.checkpoint.families.qwen import QWEN2 as FAMILY
 from weft.core.errors import DataError
 
 from .material import PLACE, assert_both_spellings_are_read_alike, both_ways, shake
@@ -87,9 +87,9 @@ def test_the_file_of_qwen2_5_is_read_in_both_spellings(changes: dict[str, object
 
 
 def test_windows_in_the_last_layers_only_are_refused() -> None:
-    sentence = "3 of its 24 layers have a window, beginning with layer 22: Weft computes a window"
+    sentence = "3 of its 24 layers have a window, beginning with layer 22: Weft supports a window"
     with pytest.raises(DataError, match=re.escape(sentence)):
-        FAMILY.read_config(HFConfig({**HUB, "use_sliding_window": True}, PLACE))
+        FAMILY.read_hf(HFConfig({**HUB, "use_sliding_window": True}, PLACE))
 
 
 def test_a_window_that_is_used_but_null_is_none_at_all() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
-from weft.checkpoint.families.qwen3 import FAMILY
+from weft.checkpoint.families.hf_config import HFConfig
+from weft.checkpoint.families.qwen import QWEN3 as FAMILY
 from weft.core.errors import UsageError
 
 from .material import PLACE, assert_both_spellings_are_read_alike, both_ways, shake
@@ -76,6 +76,6 @@ def test_a_file_without_a_head_size_means_128() -> None:
 
 
 def test_a_model_without_head_norms_is_not_written_as_qwen3() -> None:
-    config = FAMILY.read_config(HFConfig(HUB, PLACE)).with_changes({"attention.qk_norm": False})
+    config = FAMILY.read_hf(HFConfig(HUB, PLACE)).with_changes({"attention.qk_norm": False})
     with pytest.raises(UsageError, match="attention.qk_norm is False, not True"):
         export_config(FAMILY, config)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from weft.checkpoint.families.base import HFConfig
 from weft.checkpoint.families.export_check import export_config
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.families.t5 import FAMILY
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
@@ -76,9 +76,9 @@ def test_beam_search_finds_what_transformers_finds(name: str, tmp_path: Path) ->
 
 def test_old_files_say_that_the_output_is_untied_by_tie_word_embeddings() -> None:
     values = {**SIZES, "tie_word_embeddings": False}
-    assert FAMILY.read_config(HFConfig(values, PLACE)).embedding.tied == "input"
+    assert FAMILY.read_hf(HFConfig(values, PLACE)).embedding.tied == "input"
     values = {**SIZES, "tie_word_embeddings": True, "scale_decoder_outputs": False}
-    assert FAMILY.read_config(HFConfig(values, PLACE)).embedding.tied == "input"
+    assert FAMILY.read_hf(HFConfig(values, PLACE)).embedding.tied == "input"
 
 
 def test_padding_starts_a_translation_where_nothing_is_said() -> None:
@@ -88,8 +88,10 @@ def test_padding_starts_a_translation_where_nothing_is_said() -> None:
 
 def test_an_unknown_projection_is_refused_with_the_known_ones() -> None:
     given = HFConfig({**SIZES, "feed_forward_proj": "gated-tanh"}, PLACE)
-    with pytest.raises(DataError, match="feed_forward_proj is 'gated-tanh': Weft knows gated-gelu"):
-        FAMILY.read_config(given)
+    with pytest.raises(
+        DataError, match="feed_forward_proj is 'gated-tanh': Weft supports gated-gelu"
+    ):
+        FAMILY.read_hf(given)
 
 
 def test_a_model_with_other_positions_is_not_written_as_t5() -> None:

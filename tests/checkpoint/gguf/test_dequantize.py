@@ -9,9 +9,9 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 from weft.checkpoint.gguf.dequantize import DEQUANTIZE, LIBRARY_TYPES, READABLE_TYPES, dequantize_fn
-from weft.checkpoint.gguf.types import TYPES
+from weft.checkpoint.gguf.header import TENSOR_TYPES
 
-BY_NAME = {kind.name: kind for kind in TYPES.values()}
+BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
 SCALES = {
     "Q4_0": [0],
     "Q4_1": [0, 2],

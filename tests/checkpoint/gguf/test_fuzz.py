@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.checkpoint.gguf.cursor import HeaderCursor
-from weft.checkpoint.gguf.ends import role_ids
-from weft.checkpoint.gguf.header import parse, read_header
-from weft.checkpoint.gguf.reader import read_model
-from weft.checkpoint.gguf.vocabularies.table import read_tokenizer
+from weft.checkpoint.gguf.header import HeaderCursor, parse_header, read_header
+from weft.checkpoint.gguf.reader import read_config
+from weft.checkpoint.gguf.vocabularies import read_tokenizer
+from weft.checkpoint.gguf.vocabularies.special_ids import read_special_ids
 from weft.checkpoint.gguf.writer import write_gguf
 from weft.core.errors import DataError
 
@@ -63,7 +62,7 @@ def test_damaged_headers_are_read_or_refused() -> None:
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             try:
-                header = parse(HeaderCursor(data, path))
+                header = parse_header(HeaderCursor(data, path))
                 assert all(t.start + t.num_bytes <= len(data) for t in header.tensors.values())
                 outcomes["read"] += 1
             except DataError as error:
@@ -94,17 +93,17 @@ VALUES: list[Any] = [
 def test_settings_of_wrong_kinds_are_read_or_refused(name: str, tmp_path: Path) -> None:
     rng, path = random.Random(name), tmp_path / "x.gguf"
     config = original(name).config.to_dict()
-    write_gguf(path, config, saved(name, tmp_path), tokenizer(), kind="f32")
+    write_gguf(path, config, saved(name, tmp_path), tokenizer(), file_type="f32")
     header = read_header(path)
     for _ in range(400):
         metadata = dict(header.metadata)
         for key in rng.sample(sorted(metadata), rng.choice((1, 1, 2))):
             metadata[key] = rng.choice(VALUES)
         with suppress(DataError):
-            read_model(replace(header, metadata=metadata))
+            read_config(replace(header, metadata=metadata))
         with suppress(DataError):
             read_tokenizer(metadata, path)
-        role_ids(metadata)
+        read_special_ids(metadata)
 
 
 def test_every_length_of_a_cut_file_is_refused() -> None:
@@ -113,7 +112,7 @@ def test_every_length_of_a_cut_file_is_refused() -> None:
     for length in range(len(whole)):
         cursor = HeaderCursor(whole[:length], Path("cut.gguf"))
         try:
-            parse(cursor)
+            parse_header(cursor)
             assert length >= data_end, f"{length} bytes were enough"
         except DataError:
             assert length < data_end, f"{length} bytes were not enough"

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from weft.checkpoint.gguf.header import is_gguf, read_header
-from weft.checkpoint.gguf.types import TYPES
+from weft.checkpoint.gguf.header import TENSOR_TYPES, is_gguf, read_header
 from weft.core.errors import DataError
 
 from .material import (
@@ -88,7 +87,7 @@ def test_a_file_of_the_library_is_read_as_the_library_reads_it(tmp_path: Path) -
 
 def test_types_are_those_of_the_library() -> None:
     theirs = {kind.value: (kind.name, *sizes) for kind, sizes in GGML_QUANT_SIZES.items()}
-    ours = {n: (t.name, t.block_len, t.block_bytes) for n, t in TYPES.items()}
+    ours = {n: (t.name, t.block_len, t.block_bytes) for n, t in TENSOR_TYPES.items()}
     assert ours == theirs
     assert set(ours) == {kind.value for kind in GGMLQuantizationType}
 
@@ -123,23 +122,29 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
 
 HUGE = 1 << 60
 FORGED = {
-    "tensors": (b"GGUF" + U32.pack(3) + U64.pack(HUGE) + U64.pack(0), "tensors follow"),
-    "entries": (b"GGUF" + U32.pack(3) + U64.pack(0) + U64.pack(HUGE), "entries follow"),
+    "tensors": (
+        b"GGUF" + U32.pack(3) + U64.pack(HUGE) + U64.pack(0),
+        "claims 1152921504606846976 tensors",
+    ),
+    "entries": (
+        b"GGUF" + U32.pack(3) + U64.pack(0) + U64.pack(HUGE),
+        "claims 1152921504606846976 entries",
+    ),
     "name": (
         b"GGUF" + U32.pack(3) + U64.pack(0) + U64.pack(1) + U64.pack(HUGE) + b"abcdefgh",
         "name of entry 0 needs 1152921504606846976 bytes",
     ),
     "texts": (
         gguf_bytes({"x": Raw(9, U32.pack(8) + U64.pack(HUGE))}, [], alignment=1),
-        "says that 1152921504606846976 values in x follow",
+        "claims 1152921504606846976 values in x where at most",
     ),
     "numbers": (
         gguf_bytes({"x": Raw(9, U32.pack(4) + U64.pack(HUGE))}, [], alignment=1),
-        "numbers in x follow",
+        "claims 1152921504606846976 numbers in x where at most",
     ),
     "text in a list": (
         gguf_bytes({"x": Raw(9, U32.pack(8) + U64.pack(1) + U64.pack(HUGE))}, []),
-        "breaks off after 0 of 1 texts",
+        "x ends after 0 of 1 strings",
     ),
     "text": (gguf_bytes({"x": Raw(8, U64.pack(HUGE))}, []), "x needs 1152921504606846976 bytes"),
     "dimension": (gguf_bytes({}, [info("t", [HUGE], 0, 0)]), "tensor t takes 4611686018427387904"),
@@ -165,10 +170,10 @@ def nested(depth: int) -> Raw:
 WRONG = {
     "bool": (gguf_bytes({"x": Raw(7, b"\x02")}, []), "x is neither true"),
     "bools": (gguf_bytes({"x": array(7, [b"\x01", b"\x07"])}, []), "x is neither true"),
-    "type": (gguf_bytes({"x": Raw(13, b"\x02")}, []), "type 13 where types are 0, 1, 2"),
-    "list type": (gguf_bytes({"x": array(99, [b"\x02"])}, []), "type 99 where types are"),
+    "type": (gguf_bytes({"x": Raw(13, b"\x02")}, []), "type 13; types are 0, 1, 2"),
+    "list type": (gguf_bytes({"x": array(99, [b"\x02"])}, []), "type 99; types are"),
     "text": (gguf_bytes({"x": Raw(8, text(b"\xff\xfe"))}, []), "x is not UTF-8"),
-    "texts": (gguf_bytes({"x": array(8, [text(b"\xff")])}, []), "breaks off after 0 of 1"),
+    "texts": (gguf_bytes({"x": array(8, [text(b"\xff")])}, []), "x ends after 0 of 1"),
     "depth": (gguf_bytes({"x": nested(4)}, []), "more than 4 deep"),
     "twice": (
         b"GGUF" + U32.pack(3) + U64.pack(0) + U64.pack(2) + entry("x", number(1)) * 2,

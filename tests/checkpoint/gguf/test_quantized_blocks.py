@@ -13,7 +13,7 @@ from gguf.quants import quantize
 
 from weft.checkpoint.gguf import tensors
 from weft.checkpoint.gguf.header import read_header
-from weft.checkpoint.gguf.quantized_blocks import REPACK, as_rows, empty_blocks
+from weft.checkpoint.gguf.quantized_blocks import REPACK, blocks_as_rows, empty_blocks
 from weft.checkpoint.gguf.tensors import GGUFSource
 from weft.core.quantized import QuantizedMatrix
 
@@ -23,7 +23,7 @@ from .test_dequantize import random_blocks, unpacked
 def taken(name: str, blocks: np.ndarray, rows: int) -> QuantizedMatrix | None:
     out = empty_blocks(name, len(blocks))
     REPACK[name](torch.from_numpy(blocks), out)
-    return as_rows(out, rows)
+    return blocks_as_rows(out, rows)
 
 
 @pytest.mark.parametrize("name", REPACK)
@@ -74,8 +74,8 @@ def source(tmp_path: Path) -> GGUFSource:
 def test_matrices_are_read_in_few_bits_where_their_kind_allows(
     source: GGUFSource, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensors, "PIECE", piece)
-    monkeypatch.setattr(tensors, "SMALL", 1000)
+    monkeypatch.setattr(tensors, "CHUNK_NUMBERS", piece)
+    monkeypatch.setattr(tensors, "MIN_THREADED_NUMBERS", 1000)
     for kind in KINDS:
         few = source.read_quantized(kind)
         assert (few is not None) == (kind in REPACK), kind

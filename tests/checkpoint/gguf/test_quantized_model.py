@@ -16,9 +16,9 @@ import weft
 from tests.engine.tiny import tiny
 from weft.checkpoint import tensor_source
 from weft.checkpoint.formats import convert, load_checkpoint
-from weft.checkpoint.gguf import plan
+from weft.checkpoint.gguf import writer
 from weft.checkpoint.gguf.header import read_header
-from weft.checkpoint.gguf.model import save_gguf
+from weft.checkpoint.gguf.writer import save_gguf
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.model import LoadedModel
 from weft.models.build import Model
@@ -92,12 +92,12 @@ KINDS = {"F32": "f32", "F16": "f32", "Q4_0": "q4", "Q4_1": "q4", "Q5_0": "f32", 
 def write(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, **types: str) -> Path:
     """A file whose matrices are of type `types[end of its name]`, else of `types["rest"]`."""
 
-    def type_of(tensor: str, shape: tuple[int, ...], kind: str) -> plan.TensorType:
+    def type_of(tensor: str, shape: tuple[int, ...], file_type: str) -> writer.TensorType:
         wanted = next((t for end, t in types.items() if f"{end}.weight" in tensor), types["rest"])
-        is_full = len(shape) == 1 or tensor.endswith(plan.IN_FULL)
-        return plan.BY_NAME["F32" if is_full else wanted]
+        is_full = len(shape) == 1 or tensor.endswith(writer.ALWAYS_F32)
+        return writer.TYPE_BY_NAME["F32" if is_full else wanted]
 
-    monkeypatch.setattr(plan, "type_of", type_of)
+    monkeypatch.setattr(writer, "type_of", type_of)
     kind, changes = MODELS[name]
     checkpoint = replace(tiny(kind, vocab_size=290, **changes), tokenizer=tokenizer())
     save_gguf(checkpoint, folder / "x.gguf", None, "f32")

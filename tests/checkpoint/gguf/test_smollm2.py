@@ -19,12 +19,12 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from weft.checkpoint import tensor_source
 from weft.checkpoint.families import llama
-from weft.checkpoint.families.base import HFConfig
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.reader import open_gguf
 from weft.checkpoint.gguf.tensors import GGUFSource
-from weft.checkpoint.gguf.vocabularies.table import read_tokenizer, write_tokenizer
+from weft.checkpoint.gguf.vocabularies import read_tokenizer, write_tokenizer
 from weft.checkpoint.gguf.writer import write_gguf
 from weft.checkpoint.tensor_source import build_from_source
 from weft.core.forward_batch import ForwardBatch
@@ -117,7 +117,7 @@ def test_paris_is_the_capital_of_france_also_after_writing(
     ids = torch.tensor([tokenizer.encode("The capital of France is", add_special=False)])
     for path in (smollm2, again):
         config, source, _ = open_gguf(path)
-        settings = llama.read_config(HFConfig(config, path))
+        settings = llama.read_hf(HFConfig(config, path))
         model = build_from_source(settings, llama.rules(settings), source, llama.FAMILY.ignored)
         with torch.no_grad():
             chances = model(ForwardBatch(ids))[0, -1].log_softmax(-1)

@@ -45,7 +45,7 @@ def library_file(path: Path) -> dict[str, np.ndarray]:
 def test_tensors_are_read_as_the_library_reads_them(
     piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensors, "PIECE", piece)
+    monkeypatch.setattr(tensors, "CHUNK_NUMBERS", piece)
     expected = library_file(tmp_path / "x.gguf")
     source: TensorSource = GGUFSource(read_header(tmp_path / "x.gguf"))
     assert source.shapes == dict.fromkeys(KINDS, (3, 5, 256))

@@ -13,10 +13,10 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 
-from weft.checkpoint.gguf import library
+from weft.checkpoint.gguf import writer
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.reader import open_gguf
-from weft.checkpoint.gguf.vocabularies.table import read_tokenizer
+from weft.checkpoint.gguf.vocabularies import read_tokenizer
 from weft.checkpoint.gguf.writer import write_gguf
 from weft.core.errors import ConfigError, UsageError
 
@@ -98,7 +98,7 @@ def test_types_and_general_metadata(tmp_path: Path) -> None:
 def test_tables_that_are_added_stay_in_full(tmp_path: Path) -> None:
     path = tmp_path / "b.gguf"
     config = original("bert").config.to_dict()
-    write_gguf(path, config, saved("bert", tmp_path), tokenizer(), kind="f16")
+    write_gguf(path, config, saved("bert", tmp_path), tokenizer(), file_type="f16")
     types = {name: info.type.name for name, info in read_header(path).tensors.items()}
     assert types["position_embd.weight"] == types["token_types.weight"] == "F32"
     assert types["token_embd.weight"] == "F16"
@@ -127,11 +127,11 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     before = path.read_bytes()
     calls = iter(range(3))
 
-    def fails(tensor: library.TensorPlan) -> Any:
+    def fails(tensor: writer.TensorPlan) -> Any:
         next(calls)
-        return library.quantize_with_library(tensor.type, tensor.make())
+        return writer.quantize_tensor(tensor.type, tensor.make())
 
-    monkeypatch.setattr(library, "packed", fails)
+    monkeypatch.setattr(writer, "quantize_plan", fails)
     with pytest.raises(StopIteration):
         write(path, "f16")
     assert path.read_bytes() == before
@@ -158,7 +158,7 @@ def test_tensors_are_packed_one_at_a_time(tmp_path: Path) -> None:
     write(tmp_path / "warm.gguf", "q8_0")
     tracemalloc.start()
     try:
-        write_gguf(tmp_path / "x.gguf", CONFIG, Streamed(), tokenizer(), kind="f16")
+        write_gguf(tmp_path / "x.gguf", CONFIG, Streamed(), tokenizer(), file_type="f16")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -170,11 +170,14 @@ def test_tensors_are_packed_one_at_a_time(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu', which a GGUF file cannot say"),
-    "window": ({"sliding_window": 16}, "sliding_window is 16, which a GGUF file cannot say"),
+    "activation": (
+        {"hidden_act": "gelu"},
+        "hidden_act is 'gelu', which a GGUF file cannot express",
+    ),
+    "window": ({"sliding_window": 16}, "sliding_window is 16, which a GGUF file cannot express"),
     "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     "type": ({"model_type": "bart"}, "model_type is 'bart', which Weft cannot write"),
-    "words": ({"vocab_size": 100}, "has an id 27[0-9] but the model has 100 words"),
+    "words": ({"vocab_size": 100}, "has an id 27[0-9] but the model has 100 tokens"),
     "rows": ({"vocab_size": 300}, "vocab_size would become 290 from 300"),
     "bias": ({"attention_bias": True}, "tensor model.layers.0.self_attn.q_proj.bias is missing"),
     "missing": ({"model.norm.weight": 0}, "tensor model.norm.weight is missing"),
@@ -194,33 +197,35 @@ def test_what_gguf_cannot_say_is_refused_before_anything_is_written(
 
 def test_an_unknown_kind_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="'q4_k' is not a known kind of GGUF file.*f32, f16, q8_0"
+        ConfigError, match="'q4_k' is not a known type of GGUF file.*f32, f16, q8_0"
     ):
         write(tmp_path / "x.gguf", "q4_k")
 
 
 def test_a_tensor_without_a_place_is_named(tmp_path: Path) -> None:
     given = {**tensors(), "model.extra.weight": torch.zeros(3)}
-    with pytest.raises(UsageError, match="tensor model.extra.weight .and 0 more. has no place"):
+    with pytest.raises(UsageError, match="has no tensor for model.extra.weight .and 0 more"):
         write_gguf(tmp_path / "x.gguf", CONFIG, given, tokenizer())
 
 
 def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
     given = {**tensors(), "model.layers.0.self_attn.q_proj.weight": torch.zeros(63, WIDTH)}
-    with pytest.raises(UsageError, match=r"q_proj.weight has shape \(63, 64\), which does not fit"):
+    with pytest.raises(
+        UsageError, match=r"q_proj.weight has shape \(63, 64\), which does not match"
+    ):
         write_gguf(tmp_path / "x.gguf", CONFIG, given, tokenizer())
 
 
 def test_a_number_too_large_for_f16_is_named(tmp_path: Path) -> None:
     given = {**tensors(), "model.layers.0.mlp.up_proj.weight": torch.full((80, WIDTH), 1e6)}
     with pytest.raises(UsageError, match="ffn_up.weight has a number of size 1e[+]06, above"):
-        write_gguf(tmp_path / "x.gguf", CONFIG, given, tokenizer(), kind="f16")
+        write_gguf(tmp_path / "x.gguf", CONFIG, given, tokenizer(), file_type="f16")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_names_without_their_beginning_are_found(tmp_path: Path) -> None:
     given = {name.removeprefix("model."): tensor for name, tensor in tensors().items()}
-    write_gguf(tmp_path / "x.gguf", CONFIG, given, tokenizer(), kind="f32")
+    write_gguf(tmp_path / "x.gguf", CONFIG, given, tokenizer(), file_type="f32")
     assert open_gguf(tmp_path / "x.gguf").source.shapes.keys() == tensors().keys()
 
 
@@ -254,7 +259,7 @@ def test_what_deepseeks_files_cannot_say_is_refused(tmp_path: Path) -> None:
     rule = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "mscale": 1.0}
     for changes, message in (
         ({"rope_interleave": False}, "rope_interleave is False"),
-        ({"rope_parameters": rule}, "rope_scaling is .*architecture deepseek2 cannot say"),
+        ({"rope_parameters": rule}, "rope_scaling is .*architecture deepseek2 cannot express"),
     ):
         with pytest.raises(UsageError, match=message):
             write_gguf(tmp_path / "x.gguf", config | changes, given, tokenizer())

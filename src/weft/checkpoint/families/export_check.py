@@ -1,8 +1,8 @@
-"""Whether a model can be written as a family: its settings are written, read again and compared,
-and what comes back different is what the family cannot say.
+"""Whether a model can be written as a family: its config.json is written, read again and compared.
 
-Before they are compared, settings are brought into one spelling, so that a default and the same
-value given by name are equal. A model that does not fit is told with which settings one would.
+What comes back different is what the family cannot represent. Before the comparison, settings are
+brought into a canonical form, so that a default and the same value set explicitly are equal. For a
+model that cannot be written, the message says which settings a model that can would need.
 """
 
 from __future__ import annotations
@@ -11,82 +11,86 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.families.base import Family, HFConfig
+from weft.checkpoint.families.base import Family
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.core.errors import UsageError, WeftError
 from weft.models.config import ModelConfig
 from weft.nn.feedforward import FeedForwardConfig
 
-MOST = 6
-"""Settings that a message names."""
+MAX_NAMED = 6
+"""Number of settings that a message names."""
 NOT_COMPARED = ("dropout", "attention.dropout", "attention.kernel", "attention.latent.form")
 """Settings that do not change what a trained model computes; `canonical` drops init_std too."""
-PATTERN_READS = {
+PATTERN_SETTINGS = {
     "window": ("window",),
     "dilated": ("window", "step"),
     "strided": ("stride",),
     "global": ("window", "global_tokens"),
     "blocks": ("block_size", "blocks"),
 }
-"""What each kind of attention.pattern reads, besides kind and full_every."""
+"""Settings of each kind of attention.pattern, besides kind and full_every."""
 
 
 class ExportMismatchError(UsageError):
-    """A model that a family cannot say; `distance` grows with what is in the way."""
+    """A family cannot represent a model; `distance` grows with the number of differences."""
 
-    def __init__(self, name: str, wrong: Sequence[str], distance: int, advice: str = "") -> None:
+    def __init__(self, name: str, problems: Sequence[str], distance: int, advice: str = "") -> None:
         self.distance = distance
-        more = f" and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
-        super().__init__(f"this model is not a {name}: {'; '.join(wrong[:MOST])}{more}.{advice}")
+        more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+        named = "; ".join(problems[:MAX_NAMED])
+        super().__init__(f"this model is not a {name}: {named}{more}.{advice}")
 
 
 def export_config(family: Family, config: ModelConfig) -> dict[str, Any]:
-    """Their settings for this model; a UsageError names what the family cannot say."""
-    if family.write_config is None:
-        raise UsageError(f"the {family.name} family is only read. Choose another one.")
+    """The config.json of this model as `family`; a UsageError names what cannot be represented."""
+    if family.write_hf is None:
+        raise UsageError(f"the {family.name} family can only be read. Choose another one.")
     try:
-        values = family.write_config(config)
-        other = family.read_config(HFConfig(values, Path(family.name)))
+        values = family.write_hf(config)
+        restored = family.read_hf(HFConfig(values, Path(family.name)))
     except WeftError as error:
         raise ExportMismatchError(family.name, [str(error).rstrip(".")], distance=100) from None
-    wrong = config_differences(config, other)
-    if wrong:
-        raise export_mismatch(family.name, config, other, wrong)
+    names = config_differences(config, restored)
+    if names:
+        raise export_mismatch(family.name, config, restored, names)
     return values
 
 
 def export_mismatch(
-    name: str, config: ModelConfig, other: ModelConfig, wrong: list[str]
+    family: str, config: ModelConfig, restored: ModelConfig, names: list[str]
 ) -> ExportMismatchError:
-    """What is in the way and, where settings can clear it, how to train a model that fits."""
-    if other.kind != config.kind:
-        return ExportMismatchError(
-            name, sentences(config, other, wrong), distance=1000 + len(wrong)
-        )
-    changes = needed_changes(config, other, wrong)
-    told = " ".join(f"--set model.{key}={spelled(value)}" for key, value in changes.items())
-    advice = f" A model trained with {told} can be written as {name}." if changes else ""
-    shown = list(changes) or wrong
-    return ExportMismatchError(name, sentences(config, other, shown), len(wrong), advice)
+    """The error for settings that differ and, if changed settings can help, how to train a model
+    that can be written."""
+    if restored.kind != config.kind:
+        problems = describe_differences(config, restored, names)
+        return ExportMismatchError(family, problems, distance=1000 + len(names))
+    changes = needed_changes(config, restored, names)
+    options = " ".join(f"--set model.{key}={shell_value(v)}" for key, v in changes.items())
+    advice = f" A model trained with {options} can be written as {family}." if changes else ""
+    problems = describe_differences(config, restored, list(changes) or names)
+    return ExportMismatchError(family, problems, len(names), advice)
 
 
 def config_differences(config: ModelConfig, other: ModelConfig) -> list[str]:
-    """The names of the settings in which two models differ."""
-    ours, theirs = flat(canonical(config)), flat(canonical(other))
-    names = [n for n in ours.keys() | theirs.keys() if n not in NOT_COMPARED]
-    return [name for name in sorted(names) if ours.get(name) != theirs.get(name)]
+    """Names of the settings in which two models differ."""
+    first, second = flatten(canonical(config)), flatten(canonical(other))
+    names = [n for n in first.keys() | second.keys() if n not in NOT_COMPARED]
+    return [name for name in sorted(names) if first.get(name) != second.get(name)]
 
 
-def sentences(config: ModelConfig, other: ModelConfig, names: Sequence[str]) -> list[str]:
-    ours, theirs = flat(canonical(config)), flat(canonical(other))
-    return [f"{name} is {ours.get(name)!r}, not {theirs.get(name)!r}" for name in names]
+def describe_differences(
+    config: ModelConfig, other: ModelConfig, names: Sequence[str]
+) -> list[str]:
+    first, second = flatten(canonical(config)), flatten(canonical(other))
+    return [f"{name} is {first.get(name)!r}, not {second.get(name)!r}" for name in names]
 
 
-def needed_changes(config: ModelConfig, other: ModelConfig, wrong: list[str]) -> dict[str, Any]:
-    """The fewest settings of `other` that make a model like it; none where they do not suffice."""
-    wanted = flat(other.to_dict())
-    changes = {name: wanted[name] for name in wrong if name in wanted}
-    for name in wrong:
-        # a setting may follow from another: a norm after each layer has none at the end
+def needed_changes(config: ModelConfig, other: ModelConfig, names: list[str]) -> dict[str, Any]:
+    """The fewest settings of `other` that make a model like it; empty if they do not suffice."""
+    wanted = flatten(other.to_dict())
+    changes = {name: wanted[name] for name in names if name in wanted}
+    for name in names:
+        # a setting may follow from another: post-norm models have no final norm
         fewer = {key: value for key, value in changes.items() if key != name}
         changes = fewer if is_like(config, fewer, other) else changes
     return changes if is_like(config, changes, other) else {}
@@ -99,16 +103,15 @@ def is_like(config: ModelConfig, changes: Mapping[str, Any], other: ModelConfig)
         return False
 
 
-def spelled(value: Any) -> str:
-    """A value as a shell hands it to --set, where the word none means no value."""
+def shell_value(value: Any) -> str:
+    """A value as written after --set in a shell, where the word none means no value."""
     if value == "none":
         return "'\"none\"'"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def canonical(config: ModelConfig) -> dict[str, Any]:
-    """Settings in one spelling: defaults that follow from others filled in, unread ones left
-    out."""
+    """Settings in canonical form: derived defaults filled in, unused settings left out."""
     values, attention = config.to_dict(), config.attention
     values["final_norm"], values["encoder_layers"] = config.has_final_norm, None
     if config.kind == "encoder-decoder":
@@ -138,7 +141,7 @@ def canonical(config: ModelConfig) -> dict[str, Any]:
 
 
 def canonical_latent(config: ModelConfig) -> dict[str, Any]:
-    """Sizes of latent heads, those that follow from the head size filled in."""
+    """Sizes of MLA, with those that follow from the head size filled in."""
     latent = config.attention.latent
     return {
         **config.attention.latent_sizes(config.width)._asdict(),
@@ -148,20 +151,20 @@ def canonical_latent(config: ModelConfig) -> dict[str, Any]:
 
 
 def canonical_pattern(config: ModelConfig) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Which keys the layers see, and the positions of those that do not see all."""
-    pattern, told = config.attention.pattern, config.attention.pattern.to_dict()
+    """The attention pattern, and the positions of layers without full attention."""
+    pattern, values = config.attention.pattern, config.attention.pattern.to_dict()
     count = max(config.layers_of("encoder"), config.layers_of("decoder"))
     is_full = [pattern.is_full(layer) for layer in range(count)]
     if all(is_full):
         return {"kind": "full"}, None
     full_every = pattern.full_every if any(is_full) else None
-    read = {name: told[name] for name in ("kind", *PATTERN_READS[pattern.kind])}
+    used = {name: values[name] for name in ("kind", *PATTERN_SETTINGS[pattern.kind])}
     local = config.local_position or config.position
-    return {**read, "full_every": full_every}, local.to_dict()
+    return {**used, "full_every": full_every}, local.to_dict()
 
 
 def canonical_feedforward(config: FeedForwardConfig, width: int) -> dict[str, Any]:
-    """Its inner width filled in; groups of experts left out where a token may use all of them."""
+    """Inner width filled in; groups of experts left out if a token may use all of them."""
     values = config.to_dict() | {"width": config.inner_width(width)}
     values.pop("dropout", None)
     if config.kind == "experts" and config.groups_per_token == config.num_groups:
@@ -169,12 +172,12 @@ def canonical_feedforward(config: FeedForwardConfig, width: int) -> dict[str, An
     return values
 
 
-def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted names."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{name}.")
+            flat |= flatten(value, f"{prefix}{name}.")
         else:
-            found[before + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat

@@ -1,44 +1,86 @@
-"""How a model with a source is used, from the settings that `transformers` generates by: start, end
-and first tokens, and those that are never written."""
+"""`GenerationConfig`: token ids and pooling that a checkpoint defines apart from its weights.
+
+Read from the keys of config.json and generation_config.json by which `transformers` generates.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from weft.checkpoint.families.base import GenerationConfig, HFConfig
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.core.errors import DataError
 
 
-def read_generation(hf: HFConfig, never: tuple[int, ...] = ()) -> GenerationConfig:
-    """The ids of a translation; `never`: ids that this family bans besides."""
+@dataclass(frozen=True)
+class GenerationConfig:
+    """How a checkpoint is used; None and (): as the tokenizer defines it. The field names are keys
+    of a Weft folder's config.json."""
+
+    start: int | None = None
+    """First id of the target in an encoder-decoder (decoder_start_token_id)."""
+    ends: tuple[int, ...] = ()
+    """Ids that end a text."""
+    first: int | None = None
+    """Id that every translation starts with (forced_bos_token_id of BART)."""
+    banned: tuple[int, ...] = ()
+    """Ids that are never generated (Marian's padding)."""
+    pooling: str = "mean"
+    """mean, first or last: how the vectors of a text's tokens become one."""
+    max_tokens: int | None = None
+    """Texts to embed are truncated to this length; None: the model's max_len."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> GenerationConfig:
+        fields: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**fields)
+
+
+def default_generation(hf: HFConfig) -> GenerationConfig:
+    return GenerationConfig()
+
+
+def decoder_generation(hf: HFConfig) -> GenerationConfig:
+    """A decoder: only the ids that end a text."""
+    return GenerationConfig(ends=tuple(read_ids(hf, "eos_token_id")))
+
+
+def encoder_decoder_generation(hf: HFConfig, banned: tuple[int, ...] = ()) -> GenerationConfig:
+    """An encoder-decoder; `banned`: ids that the family bans in addition to bad_words_ids."""
     start, first = hf.get("decoder_start_token_id"), hf.get("forced_bos_token_id")
-    banned = [*bad_words(hf), *never]
     return GenerationConfig(
-        start=None if start is None else one_id(hf, "decoder_start_token_id", start),
-        ends=tuple(ids(hf, "eos_token_id")),
-        first=None if first is None else one_id(hf, "forced_bos_token_id", first),
-        banned=tuple(sorted(set(banned))),
+        start=None if start is None else check_id(hf, "decoder_start_token_id", start),
+        ends=tuple(read_ids(hf, "eos_token_id")),
+        first=None if first is None else check_id(hf, "forced_bos_token_id", first),
+        banned=tuple(sorted({*read_bad_words(hf), *banned})),
     )
 
 
-def ids(hf: HFConfig, name: str) -> list[int]:
-    """One id or a list of them."""
-    value = hf.get(name, [])
-    return [one_id(hf, name, one) for one in (value if isinstance(value, list) else [value])]
+def read_ids(hf: HFConfig, key: str) -> list[int]:
+    """One id or a list of ids, as a list."""
+    value = hf.get(key, [])
+    ids = value if isinstance(value, list) else [value]
+    return [check_id(hf, key, token_id) for token_id in ids]
 
 
-def one_id(hf: HFConfig, name: str, value: Any) -> int:
+def check_id(hf: HFConfig, key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise DataError(f"{name} is {value!r}: it must be the id of a token.", hf.path)
+        raise DataError(f"{key} is {value!r}: it must be a token id. Correct it.", hf.path)
     return value
 
 
-def bad_words(hf: HFConfig) -> list[int]:
-    """bad_words_ids is a list of words, each a list of ids."""
+def read_bad_words(hf: HFConfig) -> list[int]:
+    """bad_words_ids: a list of words, each a list of ids, of which Weft can ban single ones."""
     words = hf.get("bad_words_ids", [])
     if not isinstance(words, list) or not all(isinstance(w, list) and len(w) == 1 for w in words):
         raise DataError(
             f"bad_words_ids is {words!r}: Weft bans single tokens, each in a list of its own.",
             hf.path,
         )
-    return [one_id(hf, "bad_words_ids", word[0]) for word in words]
+    return [check_id(hf, "bad_words_ids", word[0]) for word in words]

@@ -1,10 +1,10 @@
-"""Marian and opus-mt: sinusoidal positions in halves, scaled words, norm after, a bias on the
-logits.
+"""Marian and OPUS-MT: sinusoidal positions in halves, scaled embeddings, post-norm, a bias on the
+logits. No GGUF architecture.
 
-    share_encoder_decoder_embeddings    one table for source, target and output
-    not shared                          the source has its own; target and output share one, or not
+    share_encoder_decoder_embeddings    one embedding for source, target and output
+    otherwise                           the source has its own; target and output may share one
 
-Generation begins with the padding token, which is never written.
+Generation starts with the padding token, which is never generated.
 """
 
 from __future__ import annotations
@@ -12,21 +12,30 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from weft.checkpoint.families.bart import logits_bias
-from weft.checkpoint.families.bart_layers import layers, read_sizes, write_sizes
-from weft.checkpoint.families.base import Family, GenerationConfig, HFConfig
-from weft.checkpoint.families.generation_config import ids, read_generation
+from weft.checkpoint.families.bart import (
+    logits_bias_rule,
+    read_sizes,
+    stack_rules,
+    write_sizes,
+)
+from weft.checkpoint.families.base import Family
+from weft.checkpoint.families.generation_config import (
+    GenerationConfig,
+    encoder_decoder_generation,
+    read_ids,
+)
+from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.weight_rules import WeightRule, layer
 from weft.models.config import ModelConfig
 
 
-def read_config(hf: HFConfig) -> ModelConfig:
-    hf.refuse("normalize_embedding", False, False)
-    hf.refuse("static_position_embeddings", True, True)
+def read_hf(hf: HFConfig) -> ModelConfig:
+    hf.require("normalize_embedding", False, False)
+    hf.require("static_position_embeddings", True, True)
     source = hf.size("vocab_size")
     is_shared = hf.flag("share_encoder_decoder_embeddings", True)
     if is_shared:
-        hf.refuse("tie_word_embeddings", True, True)
+        hf.require("tie_word_embeddings", True, True)
     is_tied = hf.flag("tie_word_embeddings", True)
     return ModelConfig.from_dict(
         {
@@ -44,7 +53,7 @@ def read_config(hf: HFConfig) -> ModelConfig:
     )
 
 
-def write_config(config: ModelConfig) -> dict[str, Any]:
+def write_hf(config: ModelConfig) -> dict[str, Any]:
     source = config.source_vocab_size or config.vocab_size
     return {
         "architectures": ["MarianMTModel"],
@@ -54,7 +63,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "share_encoder_decoder_embeddings": config.embedding.ties_source,
         "tie_word_embeddings": config.embedding.ties_output,
         "static_position_embeddings": True,
-        # opus-mt's padding is the last id; what transformers takes for it is beyond most tables
+        # OPUS-MT's padding is the last id; the default of transformers is beyond most vocabularies
         "pad_token_id": min(source, config.vocab_size) - 1,
         **write_sizes(config),
     }
@@ -62,33 +71,34 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 def rules(config: ModelConfig) -> list[WeightRule]:
     if config.embedding.tied == "all":
-        found = layer("encoder.embedding.words", "model.shared")
+        rules = layer("encoder.embedding.words", "model.shared")
     else:
-        found = layer("encoder.embedding.words", "model.encoder.embed_tokens")
-        found += layer("decoder.embedding.words", "model.decoder.embed_tokens")
+        rules = layer("encoder.embedding.words", "model.encoder.embed_tokens")
+        rules += layer("decoder.embedding.words", "model.decoder.embed_tokens")
     if not config.embedding.ties_output:
-        found += layer("head", "lm_head")
-    return [*found, logits_bias(), *layers(config, "model.")]
+        rules += layer("head", "lm_head")
+    return [*rules, logits_bias_rule(), *stack_rules(config, "model.")]
 
 
-def read_marian_generation(hf: HFConfig) -> GenerationConfig:
-    """The padding starts every translation where nothing else is named, and is in none."""
-    pad = ids(hf, "pad_token_id")
-    use = read_generation(hf, never=tuple(pad))
-    return use if use.start is not None or not pad else replace(use, start=pad[0])
+def read_generation(hf: HFConfig) -> GenerationConfig:
+    """The padding token is never generated, and starts every translation unless another token is
+    named."""
+    pad = read_ids(hf, "pad_token_id")
+    config = encoder_decoder_generation(hf, banned=tuple(pad))
+    return config if config.start is not None or not pad else replace(config, start=pad[0])
 
 
 FAMILY = Family(
     name="marian",
     model_types=("marian",),
-    read_config=read_config,
+    read_hf=read_hf,
     rules=rules,
-    write_config=write_config,
+    write_hf=write_hf,
     ignored=(
         r"lm_head\.weight",
         r"model\.(encoder|decoder)\.embed_tokens\.weight",
         # computed, not learned
         r"model\.(encoder|decoder)\.embed_positions\.weight",
     ),
-    read_generation=read_marian_generation,
+    read_generation=read_generation,
 )

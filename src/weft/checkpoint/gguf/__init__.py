@@ -1,13 +1,12 @@
-"""GGUF files, llama.cpp's format: one file with settings, tokenizer and (quantised) weights.
+"""GGUF files, llama.cpp's format: one file with settings, tokenizer and (quantized) weights.
 
-load         open_gguf: settings, weights and tokenizer in Hugging Face's words
-save         write_gguf: the way back
-header       the header alone, read with care; cursor and types are its parts
-tensors      weights as float32, or in few bits; dequantise and few_bits take blocks apart
-source       weights under Hugging Face's names
-dialect/     architectures, one file each: metadata <-> config.json, names <-> names
-vocabulary/  tokenizers, one file a kind
-ends         which tokens begin and end a text
-plan         what a file to be written will hold
-library      the `gguf` library, imported only where it is needed
+header             metadata and tensor table, without tensor data
+reader             a file as if it were a Hugging Face folder -> a Checkpoint
+writer             a Checkpoint -> a file
+tensors            tensors as float32 or quantized, under GGUF's or Hugging Face's names
+dequantize         blocks -> float32
+quantized_blocks   blocks -> QuantizedMatrix
+vocabularies/      tokenizers, one file per kind
+
+Which metadata and tensor names an architecture has is in its family (families/).
 """

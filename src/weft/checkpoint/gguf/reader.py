@@ -1,6 +1,7 @@
-"""`open_gguf`: a GGUF file -> what a folder of Hugging Face's would have held.
+"""GGUF files -> a Checkpoint: a file is read as if it were a Hugging Face folder.
 
-Only the header is read here; tensors are read when asked for.
+`open_gguf` reads only the header: the values of a config.json, tensors under Hugging Face names,
+and the metadata of the tokenizer. The family of its architecture does the rest.
 """
 
 from __future__ import annotations
@@ -9,40 +10,91 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.checkpoint.gguf.dialect import architecture_named
-from weft.checkpoint.gguf.dialect.base import GGUFMetadata
-from weft.checkpoint.gguf.ends import role_ids
+import torch
+
+from weft.checkpoint.families import gguf_architecture
+from weft.checkpoint.families.gguf_metadata import GGUFMetadata
 from weft.checkpoint.gguf.header import GGUFHeader, read_header
-from weft.checkpoint.gguf.source import GGUFAsHFSource
-from weft.checkpoint.gguf.tensors import GGUFSource
+from weft.checkpoint.gguf.tensors import GGUFAsHFSource, GGUFSource
+from weft.checkpoint.gguf.vocabularies import read_tokenizer
+from weft.checkpoint.gguf.vocabularies.special_ids import read_special_ids
+from weft.checkpoint.huggingface import TASKS, HFCheckpoint, build_hf, open_hf
+from weft.checkpoint.weft_folder import Checkpoint
+from weft.models.build import Model
+from weft.models.config import ModelConfig
+from weft.text.tokenizer import Tokenizer
+
+TEMPLATE_KEY = "tokenizer.chat_template"
 
 
 class GGUFFile(NamedTuple):
     """An open GGUF file."""
 
     config: dict[str, Any]
-    """As a config.json: model_type, sizes, and the ids of begin, end and padding."""
+    """As a config.json: model_type, sizes, and the ids of BOS, EOS and PAD."""
     source: GGUFAsHFSource
-    """Weights under Hugging Face's names, in its order of rows."""
+    """Weights under Hugging Face names, in its row order."""
     tokenizer: Mapping[str, Any]
-    """All metadata of the tokenizer, for vocabulary.read_tokenizer; tokenizer.chat_template too."""
+    """Metadata of the tokenizer and the chat template, for vocabularies.read_tokenizer."""
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Settings, weights and tokenizer of a file; a DataError says why one cannot be used."""
+    """Settings, weights and tokenizer of a file; a DataError says why it cannot be used."""
     header = read_header(path)
-    config, source = read_model(header)
+    config, source = read_config(header)
     metadata = {
         key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")
     }
-    return GGUFFile({**config, **role_ids(metadata)}, source, metadata)
+    return GGUFFile({**config, **read_special_ids(metadata)}, source, metadata)
 
 
-def read_model(header: GGUFHeader) -> tuple[dict[str, Any], GGUFAsHFSource]:
-    architecture = architecture_named(header.metadata.get("general.architecture"), header.path)
+def read_config(header: GGUFHeader) -> tuple[dict[str, Any], GGUFAsHFSource]:
+    architecture = gguf_architecture(header.metadata.get("general.architecture"), header.path)
     source = GGUFSource(header)
-    gguf = GGUFMetadata(header.metadata, source.shapes, source.read, header.path)
-    config = architecture.read_config(gguf)
-    rules = [*architecture.older_rules(config), *architecture.rules(config)]
+    metadata = GGUFMetadata(header.metadata, source.shapes, source.read, header.path)
+    config = architecture.read_gguf(metadata)
+    rules = [*architecture.legacy_rules(config), *architecture.rules(config)]
     stacks = architecture.stacks(config)
-    return config, GGUFAsHFSource(source, rules, stacks, architecture.unread)
+    return config, GGUFAsHFSource(source, rules, stacks, architecture.metadata_tensors)
+
+
+def open_model(path: Path) -> HFCheckpoint:
+    """What the header says."""
+    file = open_gguf(path)
+    return open_hf(file.config, file.config, path, file.source)
+
+
+def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+    """The model of a file; quantized matrices stay quantized where `dtype` is float32."""
+    file = open_gguf(path)
+    opened = open_hf(file.config, file.config, path, file.source)
+    template = file.tokenizer.get(TEMPLATE_KEY)
+    return Checkpoint(
+        tokenizer=read_tokenizer(file.tokenizer, path),
+        model=build_on_one_thread(opened, device, dtype),
+        task=TASKS[opened.config.kind],
+        generation_config=opened.generation_config,
+        chat_template=template if isinstance(template, str) else None,
+        family=opened.family.name,
+    )
+
+
+def build_on_one_thread(opened: HFCheckpoint, device: torch.device, dtype: torch.dtype) -> Model:
+    """The model, with blocks dequantized by the source's threads: torch's would wait for each other
+    after every tensor that is joined here, and use twice the processor time."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return build_hf(opened, device, dtype)
+    finally:
+        # new threads start with the setting of the thread that called last
+        torch.set_num_threads(count)
+
+
+def describe_model(path: Path) -> tuple[str, ModelConfig]:
+    opened = open_model(path)
+    return opened.family.name, opened.config
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    return read_tokenizer(open_gguf(path).tokenizer, path)

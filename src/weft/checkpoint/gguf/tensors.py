@@ -1,14 +1,15 @@
-"""`GGUFSource`: the tensors of a GGUF file as float32, or in their few bits, one at a time.
+"""Tensors of a GGUF file, one at a time: `GGUFSource` under the file's names, `GGUFAsHFSource`
+under Hugging Face's names, in its shapes and row order.
 
-Each tensor is read and unpacked in pieces that fit the processor's cache, straight into the memory
-it keeps, so that nothing but the result and a few pieces are held. Threads of our own take the
-pieces: torch's wait for each other after every one of many short steps, which on a busy machine
-takes ten times as long as the work.
+Each tensor is read and dequantized in chunks that fit the processor's cache, directly into its
+final memory, so that nothing but the result and a few chunks are allocated. The chunks run on
+threads of our own: torch's wait for each other after every one of many short operations, which on a
+busy machine takes ten times as long as the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
@@ -17,25 +18,30 @@ from torch import Tensor
 
 from weft.checkpoint.gguf.dequantize import READABLE_TYPES, DequantizeFn, dequantize_fn
 from weft.checkpoint.gguf.header import GGUFHeader, TensorInfo
-from weft.checkpoint.gguf.quantized_blocks import REPACK, as_rows, block_range, empty_blocks
-from weft.checkpoint.reading import FileReader
+from weft.checkpoint.gguf.quantized_blocks import (
+    REPACK,
+    block_range,
+    blocks_as_rows,
+    empty_blocks,
+)
+from weft.checkpoint.tensor_source import FileReader
+from weft.checkpoint.weight_rules import WeightRule
 from weft.core.errors import DataError
 from weft.core.quantized import QuantizedMatrix
 
 ConsumeBlocks = Callable[[int, int, Tensor], None]
-"""Takes blocks start..end of those asked for, as bytes [end - start, block_bytes]."""
+"""Receives blocks start..end of those requested, as bytes [end - start, block_bytes]."""
 
-PIECE = 1 << 20
-"""Numbers that are unpacked at once (4 MB); smaller ones cost calls, larger ones the cache."""
-SMALL = 1 << 15
-"""Tensors of fewer numbers are not worth a thread; torch itself does not split them either."""
-
+CHUNK_NUMBERS = 1 << 20
+"""Numbers dequantized at once (4 MB); fewer cost calls, more the cache."""
+MIN_THREADED_NUMBERS = 1 << 15
+"""Smaller tensors are not worth a thread; torch does not split them either."""
 MAX_THREADS = 8
-"""More would wait for the memory."""
+"""More would wait for memory."""
 
 
 class GGUFSource:
-    """Implements `TensorSource` under the names of the file. Holds the file open until it goes."""
+    """Implements `QuantizedSource` under the names of the file, which stays open."""
 
     is_mapped = False
 
@@ -49,77 +55,77 @@ class GGUFSource:
 
     @cached_property
     def pool(self) -> ThreadPoolExecutor:
-        """Threads in which torch does not start others (the setting is a thread's own)."""
+        """Threads in which torch starts no others (the setting is per thread)."""
         return ThreadPoolExecutor(self.num_threads, "gguf", torch.set_num_threads, (1,))
 
     def read(self, name: str) -> Tensor:
-        """A tensor as float32 in memory of its own; a DataError for a type without a reader."""
+        """A tensor as float32 in memory of its own; a DataError for an unsupported type."""
         info = self.header.tensors[name]
-        return self.blocks(info, 0, info.num_blocks).view(info.shape)
+        return self.read_blocks(info, 0, info.num_blocks).view(info.shape)
 
     def read_part(self, name: str, index: int) -> Tensor:
-        """One entry of a tensor's first dimension: an expert of many that are kept together."""
+        """One index of a tensor's first dimension: one expert of a stack."""
         info = self.header.tensors[name]
         count = info.num_blocks // info.shape[0]
-        return self.blocks(info, index * count, count).view(info.shape[1:])
+        return self.read_blocks(info, index * count, count).view(info.shape[1:])
 
     def read_quantized(self, name: str) -> QuantizedMatrix | None:
-        """A matrix in few bits; None where it has another type."""
+        """A quantized matrix; None if it has another type."""
         info = self.header.tensors[name]
-        return self.few_bits(info, 0, info.shape[0]) if len(info.shape) == 2 else None
+        return self.read_rows(info, 0, info.shape[0]) if len(info.shape) == 2 else None
 
     def read_quantized_part(self, name: str, index: int) -> QuantizedMatrix | None:
-        """One matrix of a stack in few bits."""
+        """One quantized matrix of a stack."""
         info = self.header.tensors[name]
-        rows = info.shape[1]
-        return self.few_bits(info, index * rows, rows) if len(info.shape) == 3 else None
+        count = info.shape[1]
+        return self.read_rows(info, index * count, count) if len(info.shape) == 3 else None
 
-    def few_bits(self, info: TensorInfo, row: int, rows: int) -> QuantizedMatrix | None:
-        """Some rows, from `row` on."""
-        take = REPACK.get(info.type.name)
-        if take is None:
+    def read_rows(self, info: TensorInfo, first: int, count: int) -> QuantizedMatrix | None:
+        """`count` rows from `first` on as a quantized matrix."""
+        repack = REPACK.get(info.type.name)
+        if repack is None:
             return None
-        each = info.shape[-1] // info.type.block_len
-        out = empty_blocks(info.type.name, rows * each)
+        blocks_per_row = info.shape[-1] // info.type.block_len
+        out = empty_blocks(info.type.name, count * blocks_per_row)
 
-        def use(start: int, end: int, data: Tensor) -> None:
-            take(data, block_range(out, start, end))
+        def consume(start: int, end: int, data: Tensor) -> None:
+            repack(data, block_range(out, start, end))
 
-        self.each_piece(info, row * each, rows * each, use)
-        return as_rows(out, rows)
+        self.each_chunk(info, first * blocks_per_row, count * blocks_per_row, consume)
+        return blocks_as_rows(out, count)
 
-    def blocks(self, info: TensorInfo, first: int, count: int) -> Tensor:
-        """Numbers of `count` blocks, [count, block_len]."""
-        unpack = self.dequantize_fn_of(info)
+    def read_blocks(self, info: TensorInfo, first: int, count: int) -> Tensor:
+        """`count` blocks from `first` on, dequantized: [count, block_len]."""
+        dequantize = self.dequantize_fn(info)
         out = torch.empty(count, info.type.block_len)
 
-        def use(start: int, end: int, data: Tensor) -> None:
-            unpack(data, out[start:end])
+        def consume(start: int, end: int, data: Tensor) -> None:
+            dequantize(data, out[start:end])
 
-        self.each_piece(info, first, count, use)
+        self.each_chunk(info, first, count, consume)
         return out
 
-    def each_piece(self, info: TensorInfo, first: int, count: int, use: ConsumeBlocks) -> None:
-        """Read `count` blocks from `first` on, in pieces that threads of ours take."""
-        if count * info.type.block_len <= SMALL:
-            return self.one_piece(info, first, 0, count, use)
-        step = max(1, min(PIECE // info.type.block_len, -(-count // self.num_threads)))
-        jobs = [
-            self.pool.submit(self.one_piece, info, first, start, min(start + step, count), use)
+    def each_chunk(self, info: TensorInfo, first: int, count: int, consume: ConsumeBlocks) -> None:
+        """Read `count` blocks from `first` on in chunks, on the threads of the pool."""
+        if count * info.type.block_len <= MIN_THREADED_NUMBERS:
+            return self.one_chunk(info, first, 0, count, consume)
+        step = max(1, min(CHUNK_NUMBERS // info.type.block_len, -(-count // self.num_threads)))
+        futures = [
+            self.pool.submit(self.one_chunk, info, first, start, min(start + step, count), consume)
             for start in range(0, count, step)
         ]
-        for job in jobs:
-            job.result()
+        for future in futures:
+            future.result()
 
-    def one_piece(
-        self, info: TensorInfo, first: int, start: int, end: int, use: ConsumeBlocks
+    def one_chunk(
+        self, info: TensorInfo, first: int, start: int, end: int, consume: ConsumeBlocks
     ) -> None:
         size = info.type.block_bytes
-        place = info.start + (first + start) * size
-        data = self.file.read(place, (end - start) * size, info.name)
-        use(start, end, data.view(-1, size))
+        offset = info.start + (first + start) * size
+        data = self.file.read(offset, (end - start) * size, info.name)
+        consume(start, end, data.view(-1, size))
 
-    def dequantize_fn_of(self, info: TensorInfo) -> DequantizeFn:
+    def dequantize_fn(self, info: TensorInfo) -> DequantizeFn:
         if info.type.name not in READABLE_TYPES:
             raise DataError(
                 f"tensor {info.name} is of type {info.type.name}: Weft reads "
@@ -127,3 +133,66 @@ class GGUFSource:
                 self.path,
             )
         return dequantize_fn(info.type)
+
+
+class GGUFAsHFSource:
+    """Implements `QuantizedSource` under Hugging Face names. A tensor without a rule keeps its
+    name, so that it is reported as unexpected when a model is filled."""
+
+    is_mapped = False
+
+    def __init__(
+        self,
+        source: GGUFSource,
+        rules: Sequence[WeightRule],
+        stacks: Mapping[str, Sequence[str]] | None = None,
+        metadata_tensors: Sequence[str] = (),
+    ) -> None:
+        self.source, self.path = source, source.path
+        complete = [r for r in rules if all(name in source.shapes for name in r.file_names)]
+        self.rules = {rule.target_name: rule for rule in complete}
+        self.parts = {
+            name: (stack, index)
+            for stack, names in (stacks or {}).items()
+            for index, name in enumerate(names)
+            if index < source.shapes.get(stack, (0,))[0]
+        }
+        """Tensors that are an index of the first dimension of another."""
+        used = {name for rule in complete for name in rule.file_names}
+        used |= {*(stacks or ()), *metadata_tensors}
+        self.shapes: Mapping[str, tuple[int, ...]] = {
+            **{name: self.shape_of(rule) for name, rule in self.rules.items()},
+            **{name: source.shapes[stack][1:] for name, (stack, _) in self.parts.items()},
+            **{name: shape for name, shape in source.shapes.items() if name not in used},
+        }
+
+    def shape_of(self, rule: WeightRule) -> tuple[int, ...]:
+        """Shape of the target, from the rule applied to meta tensors."""
+        parts = [torch.empty(self.source.shapes[name], device="meta") for name in rule.file_names]
+        try:
+            return tuple(rule.join(parts).shape)
+        except RuntimeError:
+            shapes = ", ".join(f"{name} {self.source.shapes[name]}" for name in rule.file_names)
+            raise DataError(
+                f"{shapes} does not match its metadata (heads or sizes). Use another file.",
+                self.path,
+            ) from None
+
+    def read(self, name: str) -> Tensor:
+        """A tensor as float32 in memory of its own."""
+        if name in self.parts:
+            return self.source.read_part(*self.parts[name])
+        rule = self.rules.get(name)
+        if rule is None:
+            return self.source.read(name)
+        parts = [self.source.read(part) for part in rule.file_names]
+        return self.source.pool.submit(rule.join, parts).result()
+
+    def read_quantized(self, name: str) -> QuantizedMatrix | None:
+        """A quantized matrix; None if the file or the rule has no such form."""
+        if name in self.parts:
+            return self.source.read_quantized_part(*self.parts[name])
+        rule = self.rules.get(name)
+        return (
+            rule.join_quantized(map(self.source.read_quantized, rule.file_names)) if rule else None
+        )

@@ -1,11 +1,11 @@
-// Copies the first rows of pages to other pages, in order (copy-on-write).
+// Rows of pages -> other pages, one copy after the other.
 #include <cstring>
 
 #include "simd.h"
 
 namespace weft {
 
-// Copy the first `rows` rows of page `source` to page `target`.
+// Mirrors Copy of cache/tables.py: the first `rows` rows of a page.
 struct PageCopy {
   int64_t source, target, rows;
 };

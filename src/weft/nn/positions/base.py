@@ -84,11 +84,6 @@ class PositionConfigBase(Config):
 
     kind: str
 
-    @property
-    def max_cached_len(self) -> int | None:
-        """Longest sequence whose cached keys stay valid while it grows; None: any length."""
-        return None
-
 
 class NoPositionConfig(PositionConfigBase):
     """No position encoding. The causal mask alone gives a decoder some information about order
@@ -102,6 +97,10 @@ class Position(nn.Module):
 
     config_type: type[PositionConfigBase] = NoPositionConfig
     """Settings of this kind. The union of all of them is derived from POSITIONS."""
+
+    turns_late: bool = False
+    """True: the angle of a key depends on the length of its sequence, so keys are cached without
+    rotation and rotated each time they are read."""
 
     def __init__(self, config: object, shape: PositionShape) -> None:
         super().__init__()

@@ -19,8 +19,8 @@ from transformers.models.gpt2.tokenization_gpt2 import GPT2Tokenizer
 from transformers.models.gpt_neox.tokenization_gpt_neox import GPTNeoXTokenizer
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-from weft.checkpoint.gguf.vocabularies.splits import ALIASES, SPLITS
-from weft.checkpoint.gguf.vocabularies.table import read_tokenizer, write_tokenizer
+from weft.checkpoint.gguf.vocabularies import read_tokenizer, write_tokenizer
+from weft.checkpoint.gguf.vocabularies.byte_level import ALIASES, SPLITS
 from weft.core.errors import DataError, UsageError
 from weft.text.tokenizer import Tokenizer
 
@@ -250,7 +250,7 @@ def test_what_cannot_be_read_is_named() -> None:
     del told["tokenizer.ggml.merges"]
     with pytest.raises(DataError, match="has no tokenizer.ggml.merges"):
         read_tokenizer(told, PLACE)
-    with pytest.raises(DataError, match="merges is 'a b c' in one place"):
+    with pytest.raises(DataError, match="merges is 'a b c' in one entry"):
         read_tokenizer(metadata("gpt-2", merges=["a b c"]), PLACE)
     with pytest.raises(DataError, match="cannot be built"):
         read_tokenizer(metadata("gpt-2", merges=["nowhere nothere"]), PLACE)
@@ -261,8 +261,8 @@ def test_ways_of_cutting_that_have_no_name_are_refused() -> None:
     backend = Backend(models.BPE(vocab, merges))
     backend.decoder = decoders.ByteLevel()
     backend.pre_tokenizer = pre_tokenizers.Sequence([cut(r"\p{Han}"), to_bytes(True)])
-    with pytest.raises(UsageError, match="the way it cuts text is none that GGUF has a name for"):
+    with pytest.raises(UsageError, match="GGUF has no name for the way it splits text"):
         write_tokenizer(Tokenizer(backend), 2000)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    with pytest.raises(UsageError, match="it cuts text by ByteLevel with settings"):
+    with pytest.raises(UsageError, match="it splits text by ByteLevel with settings"):
         write_tokenizer(Tokenizer(backend), 2000)

@@ -12,7 +12,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from transformers.models.t5.tokenization_t5 import T5Tokenizer
 
-from weft.checkpoint.gguf.vocabularies.table import read_tokenizer, write_tokenizer
+from weft.checkpoint.gguf.vocabularies import read_tokenizer, write_tokenizer
 from weft.core.errors import DataError, UsageError
 from weft.text.tokenizer import Tokenizer
 
@@ -130,7 +130,7 @@ def test_steps_that_gguf_has_no_word_for_are_refused() -> None:
     backend = Backend(models.Unigram([("<unk>", 0.0), (MARK, -1.0), ("a", -2.0)], unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(MARK)
     backend.normalizer = normalizers.Replace(Regex("[0-9]"), "0")
-    with pytest.raises(UsageError, match=r"it has steps besides the spaces \(Replace\)"):
+    with pytest.raises(UsageError, match=r"it has steps besides those for spaces \(Replace\)"):
         write_tokenizer(Tokenizer(backend), 3)
 
 

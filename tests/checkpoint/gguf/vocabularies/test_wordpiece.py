@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers.models.bert.tokenization_bert import BertTokenizer
 
-from weft.checkpoint.gguf.vocabularies.table import read_tokenizer, write_tokenizer
+from weft.checkpoint.gguf.vocabularies import read_tokenizer, write_tokenizer
 from weft.core.errors import UsageError
 from weft.text.tokenizer import Tokenizer
 
@@ -107,11 +107,11 @@ def test_another_wordpiece_is_refused() -> None:
     vocab = vocabulary(True)
     backend = Backend(models.WordPiece(vocab, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    with pytest.raises(UsageError, match="cuts as BERT does, this one by .*Whitespace"):
+    with pytest.raises(UsageError, match="splits text as BERT does, this one by .*Whitespace"):
         write_tokenizer(Tokenizer(backend), 900)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.normalizer = normalizers.BertNormalizer(handle_chinese_chars=False)
-    with pytest.raises(UsageError, match="does not clean text and cut Chinese"):
+    with pytest.raises(UsageError, match="does not clean text and split Chinese"):
         write_tokenizer(Tokenizer(backend), 900)
     backend.normalizer = normalizers.BertNormalizer()
     backend.model = models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix="@@")

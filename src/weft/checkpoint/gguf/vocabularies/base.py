@@ -1,11 +1,15 @@
-"""`GGUFVocabulary`: tokenizer.ggml.* after validation, and what all kinds of tokenizer share.
+"""What all kinds of tokenizer in GGUF share: `GGUFVocabulary` for reading, `TokenizerParts` for
+writing.
 
-A token's type decides how text becomes it: ordinary tokens by the model (BPE, unigram, WordPiece),
-control tokens only where special tokens are asked for, user-defined ones wherever they stand.
+A `GGUFVocabulary` is tokenizer.ggml.* after validation. The type of a token decides how text
+becomes it: normal tokens by the model (BPE, unigram, WordPiece), control tokens only where special
+tokens are requested, user-defined ones wherever they occur. `TokenizerParts` are the steps of a
+tokenizer.json (normalizer, pre-tokenizer, decoder) in order, with nested sequences flattened.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +19,14 @@ import numpy as np
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
-from weft.core.errors import DataError
+from weft.core.errors import DataError, UsageError
 from weft.text.special_tokens import ROLES, Role, SpecialTokens, find_role
+from weft.text.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Values of tokenizer.ggml.token_type."""
-MARK = "\u2581"
-"""What SentencePiece, and GGUF for WordPiece, write for the space before a word."""
+SPACE_MARK = "\u2581"
+"""Stands for the space before a word in SentencePiece, and in GGUF also in WordPiece."""
 ID_KEYS: dict[Role, tuple[str, ...]] = {
     "pad": ("padding_token_id",),
     "begin": ("bos_token_id", "cls_token_id"),
@@ -29,11 +34,15 @@ ID_KEYS: dict[Role, tuple[str, ...]] = {
     "unknown": ("unknown_token_id",),
     "mask": ("mask_token_id",),
 }
-"""Keys of the roles, the first one first. The spelling of `seperator` is the format's."""
+"""Keys of the special tokens, in order of precedence. `seperator` is the format's spelling."""
+
+TokenizerStep = dict[str, Any]
+NESTED_STEPS = ("normalizers", "pretokenizers", "decoders")
+"""Keys under which a sequence has its steps."""
 
 
 class BosEosFrame(NamedTuple):
-    """Whether a text is put between begin and end."""
+    """Whether BOS and EOS are added to a text."""
 
     begin: bool
     end: bool
@@ -48,7 +57,7 @@ class GGUFVocabulary:
     tokens: list[str]
     types: list[int]
     ids: Mapping[Role, int] = field(default_factory=dict)
-    """The roles that the file names, and their tokens."""
+    """Special tokens that the file names."""
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.metadata.get(f"tokenizer.ggml.{key}", default)
@@ -60,15 +69,15 @@ class GGUFVocabulary:
         return bool(value)
 
     def scores(self) -> list[float] | None:
-        """One number a token, where the file has them."""
-        given = self.get("scores")
-        if given is None:
+        """One number per token; None if the file has none."""
+        scores = self.get("scores")
+        if scores is None:
             return None
-        if not isinstance(given, np.ndarray) or len(given) < len(self.tokens):
-            self.fail("scores", f"not {len(self.tokens)} numbers", "one number a token")
-        return [float(score) for score in given[: len(self.tokens)].tolist()]
+        if not isinstance(scores, np.ndarray) or len(scores) < len(self.tokens):
+            self.fail("scores", f"not {len(self.tokens)} numbers", "one number per token")
+        return [float(score) for score in scores[: len(self.tokens)].tolist()]
 
-    def vocabulary(self) -> dict[str, int]:
+    def token_to_id(self) -> dict[str, int]:
         return {token: index for index, token in enumerate(self.tokens)}
 
     def of_type(self, *types: int) -> list[int]:
@@ -83,84 +92,83 @@ class GGUFVocabulary:
 
 
 def read_vocabulary(metadata: Mapping[str, Any], path: Path) -> GGUFVocabulary:
-    """The vocabulary of a file; a DataError where it is missing or contradicts itself."""
+    """The vocabulary of a file; a DataError if it is missing or inconsistent."""
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
         raise DataError(
-            "has no tokenizer: tokenizer.ggml.tokens is missing. Use the file of a whole model.",
+            "has no tokenizer: tokenizer.ggml.tokens is missing. Use a file with a whole model.",
             path,
         )
-    # empty texts stand for nothing; as llama.cpp, give them a name, as names must differ
+    # as llama.cpp does: empty strings are not tokens, and names must be unique
     tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
     check_unique(tokens, path)
     ids = read_ids(metadata, len(tokens))
-    given = metadata.get("tokenizer.ggml.token_type")
-    if given is None:
-        types = [NORMAL] * len(tokens)
-        for index in ids.values():
-            types[index] = CONTROL
-    elif not isinstance(given, np.ndarray) or len(given) < len(tokens):
+    types = metadata.get("tokenizer.ggml.token_type")
+    if types is None:
+        special = set(ids.values())
+        types = np.array([CONTROL if i in special else NORMAL for i in range(len(tokens))])
+    elif not isinstance(types, np.ndarray) or len(types) < len(tokens):
         raise DataError(
             f"tokenizer.ggml.token_type does not have one number for each of {len(tokens)} "
             "tokens. Use another file.",
             path,
         )
-    else:
-        types = given[: len(tokens)].tolist()
-    return GGUFVocabulary(path, metadata, tokens, types, ids)
+    return GGUFVocabulary(path, metadata, tokens, types[: len(tokens)].tolist(), ids)
 
 
 def check_unique(tokens: list[str], path: Path) -> None:
-    seen: dict[str, int] = {}
     if len(set(tokens)) == len(tokens):
         return
+    first: dict[str, int] = {}
     for index, token in enumerate(tokens):
-        if token in seen:
+        if token in first:
             raise DataError(
-                f"token {token!r} has two ids, {seen[token]} and {index}: each token has one. "
+                f"token {token!r} has two ids, {first[token]} and {index}: it must have one. "
                 "Use another file.",
                 path,
             )
-        seen[token] = index
+        first[token] = index
 
 
 def read_ids(metadata: Mapping[str, Any], count: int) -> dict[Role, int]:
-    """The token of each role. Ids outside the vocabulary mean that there is none."""
-    found: dict[Role, int] = {}
+    """Ids of the special tokens. An id outside the vocabulary means that there is none."""
+    ids: dict[Role, int] = {}
     for role, keys in ID_KEYS.items():
-        given = [metadata.get(f"tokenizer.ggml.{key}") for key in keys]
-        good = [i for i in given if isinstance(i, int) and not isinstance(i, bool)]
-        inside = [i for i in good if 0 <= i < count]
+        values = [metadata.get(f"tokenizer.ggml.{key}") for key in keys]
+        integers = [i for i in values if isinstance(i, int) and not isinstance(i, bool)]
+        inside = [i for i in integers if 0 <= i < count]
         if inside:
-            found[role] = inside[0]
-    return found
+            ids[role] = inside[0]
+    return ids
 
 
-def add_tokens(backend: Backend, words: GGUFVocabulary) -> None:
-    """Make the backend find control tokens (when asked to) and user-defined ones in text."""
-    for kinds, special in (((CONTROL, UNKNOWN), True), ((USER_DEFINED,), False)):
-        names = [backend.id_to_token(index) for index in words.of_type(*kinds)]
+def add_special_tokens(backend: Backend, vocabulary: GGUFVocabulary) -> None:
+    """Make the backend recognize control tokens (on request) and user-defined ones in text."""
+    for types, special in (((CONTROL, UNKNOWN), True), ((USER_DEFINED,), False)):
+        names = [backend.id_to_token(index) for index in vocabulary.of_type(*types)]
         tokens = [AddedToken(name, special=special, normalized=False) for name in names]
         backend.add_special_tokens(tokens) if special else backend.add_tokens(tokens)
 
 
-def read_specials(backend: Backend, words: GGUFVocabulary) -> SpecialTokens:
-    """The roles as the file has them, else by customary names."""
-    named = {role: backend.id_to_token(index) for role, index in words.ids.items()}
+def read_specials(backend: Backend, vocabulary: GGUFVocabulary) -> SpecialTokens:
+    """Special tokens that the file names, otherwise by customary names."""
+    named = {role: backend.id_to_token(index) for role, index in vocabulary.ids.items()}
     return SpecialTokens(
         **{role: named.get(role) or find_role(backend, {}, role) for role in ROLES}
     )
 
 
-def read_frame(words: GGUFVocabulary, begin: bool, end: bool) -> BosEosFrame:
-    """What goes around a text; `begin`, `end`: what this kind of tokenizer does by default."""
-    return BosEosFrame(words.flag("add_bos_token", begin), words.flag("add_eos_token", end))
+def read_frame(vocabulary: GGUFVocabulary, begin: bool, end: bool) -> BosEosFrame:
+    """Whether BOS and EOS are added; `begin`, `end`: the defaults of this kind of tokenizer."""
+    return BosEosFrame(
+        vocabulary.flag("add_bos_token", begin), vocabulary.flag("add_eos_token", end)
+    )
 
 
 def frame_processor(
     frame: BosEosFrame, specials: SpecialTokens, backend: Backend
 ) -> processors.PostProcessor | None:
-    """<begin> text <end>; of two texts: <begin> first <end> second <end>."""
+    """<BOS> text <EOS>; for pairs of texts: <BOS> first <EOS> second <EOS>."""
     names = {"begin": specials.begin if frame.begin else None}
     names |= {"end": specials.end if frame.end else None}
     tokens = {name: token for name, token in names.items() if token is not None}
@@ -171,9 +179,79 @@ def frame_processor(
     return processors.TemplateProcessing(
         single=single,
         pair=[*single, "$B:1", *(f"{name}:1" for name in end)],
-        # under names of our own: a token's text may have a colon in it, which means something here
+        # under names of our own: a colon in a token's text would have a meaning here
         special_tokens=[
             {"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
             for name, token in tokens.items()
         ],
     )
+
+
+@dataclass(frozen=True)
+class TokenizerParts:
+    """What a tokenizer.json contains."""
+
+    model: TokenizerStep
+    normalizers: list[TokenizerStep]
+    pre_tokenizers: list[TokenizerStep]
+    decoders: list[TokenizerStep]
+    added: list[TokenizerStep]
+    """Added tokens, which are matched in text before anything else."""
+
+    @property
+    def steps(self) -> list[TokenizerStep]:
+        """Steps before the model."""
+        return [*self.normalizers, *self.pre_tokenizers]
+
+
+def parse_tokenizer(tokenizer: Tokenizer) -> TokenizerParts:
+    if tokenizer.target is not tokenizer:
+        raise cannot_write("source and target have different vocabularies")
+    values = json.loads(tokenizer.backend.to_str())
+    for token in values["added_tokens"]:
+        if token["lstrip"] or token["rstrip"] or token["single_word"]:
+            raise cannot_write(f"its token {token['content']!r} includes the spaces around it")
+    return TokenizerParts(
+        values["model"],
+        flatten_steps(values["normalizer"]),
+        flatten_steps(values["pre_tokenizer"]),
+        flatten_steps(values["decoder"]),
+        values["added_tokens"],
+    )
+
+
+def flatten_steps(step: TokenizerStep | None) -> list[TokenizerStep]:
+    """The steps of a sequence, or the single step."""
+    if step is None:
+        return []
+    for key in NESTED_STEPS:
+        if key in step:
+            return [inner for nested in step[key] for inner in flatten_steps(nested)]
+    return [step]
+
+
+def cannot_write(reason: str) -> UsageError:
+    return UsageError(
+        f"this tokenizer cannot be written into a GGUF file: {reason}. Convert to hf instead."
+    )
+
+
+def list_tokens(parts: TokenizerParts, size: int) -> tuple[list[str], list[int]]:
+    """`size` tokens in the order of their ids, and their types. Ids without a token get a name
+    that no text becomes."""
+    vocab = parts.model["vocab"]
+    if isinstance(vocab, list):
+        names = {index: piece for index, (piece, _) in enumerate(vocab)}
+    else:
+        names = {index: token for token, index in vocab.items()}
+    types = dict.fromkeys(names, NORMAL)
+    for token in parts.added:
+        names[token["id"]] = token["content"]
+        types[token["id"]] = CONTROL if token["special"] else USER_DEFINED
+    if names and max(names) >= size:
+        raise UsageError(
+            f"the tokenizer has an id {max(names)} but the model has {size} tokens. Use the "
+            "tokenizer that belongs to the model."
+        )
+    tokens = [names.get(index, f"[PAD{index}]") for index in range(size)]
+    return tokens, [types.get(index, UNUSED) for index in range(size)]

@@ -1,8 +1,8 @@
-r"""tokenizer.ggml.model = llama: SentencePiece's BPE, whose pieces have scores instead of merges.
+"""tokenizer.ggml.model = llama: SentencePiece's BPE, whose pieces have scores instead of merges.
 
-SentencePiece joins those neighbours whose piece has the best score. The same in merges: all ways to
-make each piece of two others, best pieces first. Spaces become U+2581, one is put before a text
-(add_space_prefix), and what is not in the vocabulary is spelled in bytes.
+SentencePiece merges the neighbors whose piece has the best score. The equivalent merges are all
+ways to form each piece from two others, best pieces first. Spaces become U+2581, one is added
+before a text (add_space_prefix), and characters outside the vocabulary are spelled in bytes.
 """
 
 from __future__ import annotations
@@ -14,118 +14,123 @@ from tokenizers import decoders, models, normalizers
 
 from weft.checkpoint.gguf.vocabularies.base import (
     BYTE,
-    MARK,
     NORMAL,
+    SPACE_MARK,
     BosEosFrame,
     GGUFVocabulary,
-    add_tokens,
+    TokenizerParts,
+    TokenizerStep,
+    add_special_tokens,
+    cannot_write,
     read_frame,
 )
 from weft.checkpoint.gguf.vocabularies.byte_level import read_merges
-from weft.checkpoint.gguf.vocabularies.pieces import TokenizerParts, cannot_write
 
 Merges = list[tuple[str, str]]
 
 
-def read(words: GGUFVocabulary) -> tuple[Backend, BosEosFrame]:
-    """The tokenizer, and what it puts around a text."""
-    has_prefix = words.flag("add_space_prefix", True)
-    unknown = words.ids.get("unknown", 0)
+def read(vocabulary: GGUFVocabulary) -> tuple[Backend, BosEosFrame]:
+    """The tokenizer, and whether BOS and EOS are added."""
+    has_prefix = vocabulary.flag("add_space_prefix", True)
+    has_merges = vocabulary.get("merges") is not None
     model = models.BPE(
-        words.vocabulary(),
-        read_merges(words) if words.get("merges") is not None else merges_from_scores(words),
-        unk_token=words.tokens[unknown],
+        vocabulary.token_to_id(),
+        read_merges(vocabulary) if has_merges else merges_of(vocabulary),
+        unk_token=vocabulary.tokens[vocabulary.ids.get("unknown", 0)],
         fuse_unk=True,
-        byte_fallback=bool(words.of_type(BYTE)),
+        byte_fallback=bool(vocabulary.of_type(BYTE)),
     )
     backend = Backend(model)
-    prefix = [normalizers.Prepend(MARK)] if has_prefix else []
-    backend.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", MARK)])
+    prefix = [normalizers.Prepend(SPACE_MARK)] if has_prefix else []
+    backend.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE_MARK)])
+    backend.decoder = space_decoder(has_prefix)
+    add_special_tokens(backend, vocabulary)
+    return backend, read_frame(vocabulary, begin=True, end=False)
+
+
+def space_decoder(has_prefix: bool) -> decoders.Decoder:
+    """Marks to spaces, bytes to characters, without the space that was added before the text."""
     strip = [decoders.Strip(" ", 1, 0)] if has_prefix else []
-    steps = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
-    backend.decoder = decoders.Sequence(steps)
-    add_tokens(backend, words)
-    return backend, read_frame(words, begin=True, end=False)
+    steps = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    return decoders.Sequence(steps)
 
 
-def merges_from_scores(words: GGUFVocabulary) -> Merges:
-    """Merges from scores; only ordinary pieces are joined."""
-    ordinary = words.of_type(NORMAL)
-    scores = words.scores() or [-float(index) for index in range(len(words.tokens))]
-    return merges_from({words.tokens[index]: scores[index] for index in ordinary})
+def merges_of(vocabulary: GGUFVocabulary) -> Merges:
+    """Merges from scores; only normal pieces are merged."""
+    scores = vocabulary.scores() or [-float(index) for index in range(len(vocabulary.tokens))]
+    normal = vocabulary.of_type(NORMAL)
+    return merges_from_scores({vocabulary.tokens[index]: scores[index] for index in normal})
 
 
-def merges_from(scores: dict[str, float]) -> Merges:
-    """Every way to make a piece of two others, in the order of their scores, the longer left part
+def merges_from_scores(scores: dict[str, float]) -> Merges:
+    """Every way to form a piece from two others, by descending score, the longer left part
     first."""
-    found = [
+    merges = [
         (-score, -cut, piece[:cut], piece[cut:])
         for piece, score in scores.items()
         for cut in range(1, len(piece))
         if piece[:cut] in scores and piece[cut:] in scores
     ]
-    # stable: pieces of one score keep the order of their ids
-    found.sort(key=lambda item: item[:2])
-    return [(left, right) for _, _, left, right in found]
+    # a stable sort: pieces of equal score keep the order of their ids
+    merges.sort(key=lambda item: item[:2])
+    return [(left, right) for _, _, left, right in merges]
 
 
 def matches(parts: TokenizerParts) -> bool:
-    told = [*parts.normalizers, *parts.splits, *parts.decoders]
-    return parts.model["type"] == "BPE" and any(MARK in str(step) for step in told)
+    steps = [*parts.steps, *parts.decoders]
+    return parts.model["type"] == "BPE" and any(SPACE_MARK in str(step) for step in steps)
 
 
 def write(parts: TokenizerParts, tokens: list[str]) -> dict[str, Any]:
     """Metadata of a BPE whose merges follow from scores; a UsageError for any other."""
     merges = [(left, right) for left, right in parts.model["merges"]]
-    scores = scores_from(merges, tokens)
     return {
         "model": "llama",
         "pre": "default",
-        "scores": scores,
-        "add_space_prefix": has_prefix(parts),
+        "scores": scores_from_merges(merges, tokens),
+        "add_space_prefix": has_space_prefix(parts),
     }
 
 
-def scores_from(merges: Merges, tokens: list[str]) -> list[float]:
-    """Scores that the merges follow from: the place of the first merge that makes a piece."""
+def scores_from_merges(merges: Merges, tokens: list[str]) -> list[float]:
+    """Scores from which the merges follow: the rank of the first merge that forms a piece."""
     ranks: dict[str, int] = {}
     for left, right in merges:
         ranks.setdefault(left + right, len(ranks))
-    made = {piece: -float(rank) for piece, rank in ranks.items()}
+    scores = {piece: -float(rank) for piece, rank in ranks.items()}
     parts = {piece for merge in merges for piece in merge}
-    letters = [token for token in tokens if token not in made and token in parts]
-    floor = -float(len(made))
-    again = merges_from({**made, **dict.fromkeys(letters, floor)})
-    if set(again) != set(merges) or order_of(again) != order_of(merges):
-        raise cannot_write("its merges do not follow from one score a piece")
-    return [made.get(token, floor) for token in tokens]
+    letters = [token for token in tokens if token not in scores and token in parts]
+    lowest = -float(len(scores))
+    restored = merges_from_scores({**scores, **dict.fromkeys(letters, lowest)})
+    if set(restored) != set(merges) or piece_order(restored) != piece_order(merges):
+        raise cannot_write("its merges do not follow from one score per piece")
+    return [scores.get(token, lowest) for token in tokens]
 
 
-def order_of(merges: Merges) -> list[str]:
-    """The pieces that are made, in order; ways to make one piece count once if they are
-    neighbours."""
+def piece_order(merges: Merges) -> list[str]:
+    """The pieces that are formed, in order; adjacent ways to form the same piece count once."""
     pieces = [left + right for left, right in merges]
-    return [p for p, before in zip(pieces, [None, *pieces], strict=False) if p != before]
+    return [p for p, previous in zip(pieces, [None, *pieces], strict=False) if p != previous]
 
 
-def has_prefix(parts: TokenizerParts) -> bool:
-    """Whether a space is put before a text; a UsageError for steps that GGUF cannot say."""
-    prefix, others = False, []
-    for step in [*parts.normalizers, *parts.splits]:
-        if step["type"] == "Prepend" and step["prepend"] == MARK:
-            prefix = True
-        elif step["type"] == "Metaspace" and step["replacement"] == MARK:
-            prefix = prefix or step["prepend_scheme"] != "never"
+def has_space_prefix(parts: TokenizerParts) -> bool:
+    """Whether a space is added before a text; a UsageError for steps that GGUF cannot express."""
+    has_prefix, others = False, []
+    for step in parts.steps:
+        if step["type"] == "Prepend" and step["prepend"] == SPACE_MARK:
+            has_prefix = True
+        elif step["type"] == "Metaspace" and step["replacement"] == SPACE_MARK:
+            has_prefix = has_prefix or step["prepend_scheme"] != "never"
             others += ["Metaspace that splits"] if step.get("split", True) else []
-        elif not is_spacing(step):
+        elif not is_space_step(step):
             others.append(step["type"])
     if others:
-        raise cannot_write(f"it has steps besides the spaces ({', '.join(others)})")
-    return prefix
+        raise cannot_write(f"it has steps besides those for spaces ({', '.join(others)})")
+    return has_prefix
 
 
-def is_spacing(step: dict[str, Any]) -> bool:
-    """Whether a step writes spaces as the mark, or cuts at spaces that are none by then."""
-    replaces = step["type"] == "Replace" and step["content"] == MARK
-    cuts = step["type"] == "Split" and step["behavior"] == "MergedWithPrevious"
-    return (replaces or cuts) and step["pattern"] == {"String": " "}
+def is_space_step(step: TokenizerStep) -> bool:
+    """Whether a step replaces spaces by the mark, or splits at spaces that are replaced by then."""
+    replaces = step["type"] == "Replace" and step["content"] == SPACE_MARK
+    splits = step["type"] == "Split" and step["behavior"] == "MergedWithPrevious"
+    return (replaces or splits) and step["pattern"] == {"String": " "}

@@ -1,7 +1,7 @@
 """tokenizer.ggml.model = bert: WordPiece.
 
-GGUF marks the beginning of a word (U+2581) where BERT marks its continuation (##). Whether text is
-put into lower case is said by newer files; in others, a vocabulary without capitals says it.
+GGUF marks the start of a word (U+2581) where BERT marks its continuation (##). Newer files say
+whether text is lowercased; in others, it is if the vocabulary has no capital letters.
 """
 
 from __future__ import annotations
@@ -13,66 +13,67 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from weft.checkpoint.gguf.vocabularies.base import (
     CONTROL,
-    MARK,
     NORMAL,
+    SPACE_MARK,
     UNKNOWN,
     BosEosFrame,
     GGUFVocabulary,
-    add_tokens,
+    TokenizerParts,
+    add_special_tokens,
+    cannot_write,
     check_unique,
 )
-from weft.checkpoint.gguf.vocabularies.pieces import TokenizerParts, cannot_write
 
-CONTINUED = "##"
+CONTINUATION = "##"
 MAX_LETTERS = 100
-"""Longer words are unknown, in BERT and here."""
+"""Longer words are unknown, as in BERT."""
 
 
-def read(words: GGUFVocabulary) -> tuple[Backend, BosEosFrame]:
-    """The tokenizer, and what it puts around a text."""
-    tokens = [bert_name(token, kind) for token, kind in zip(words.tokens, words.types, strict=True)]
-    check_unique(tokens, words.path)
-    unknown = tokens[words.ids.get("unknown", 0)]
+def read(vocabulary: GGUFVocabulary) -> tuple[Backend, BosEosFrame]:
+    """The tokenizer, and whether BOS ([CLS]) and EOS ([SEP]) are added."""
+    typed_tokens = zip(vocabulary.tokens, vocabulary.types, strict=True)
+    tokens = [bert_name(token, type_) for token, type_ in typed_tokens]
+    check_unique(tokens, vocabulary.path)
     model = models.WordPiece(
         {token: index for index, token in enumerate(tokens)},
-        unk_token=unknown,
-        continuing_subword_prefix=CONTINUED,
+        unk_token=tokens[vocabulary.ids.get("unknown", 0)],
+        continuing_subword_prefix=CONTINUATION,
         max_input_chars_per_word=MAX_LETTERS,
     )
     backend = Backend(model)
-    lowercase = words.flag("normalizer.lowercase", not has_capitals(words))
-    accents = words.flag("normalizer.strip_accents", lowercase)
+    lowercase = vocabulary.flag("normalizer.lowercase", not has_capitals(vocabulary))
+    accents = vocabulary.flag("normalizer.strip_accents", lowercase)
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=accents)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(CONTINUED)
-    add_tokens(backend, words)
-    ends = words.flag("add_sep_token", True) or words.flag("add_eos_token", False)
-    return backend, BosEosFrame(words.flag("add_bos_token", True), ends)
+    backend.decoder = decoders.WordPiece(CONTINUATION)
+    add_special_tokens(backend, vocabulary)
+    has_end = vocabulary.flag("add_sep_token", True) or vocabulary.flag("add_eos_token", False)
+    return backend, BosEosFrame(vocabulary.flag("add_bos_token", True), has_end)
 
 
-def bert_name(token: str, kind: int) -> str:
-    """A token as BERT's own vocabulary has it."""
-    if token.startswith(MARK):
+def bert_name(token: str, type_: int) -> str:
+    """A token as in BERT's vocabulary."""
+    if token.startswith(SPACE_MARK):
         return token[1:]
-    # a mark alone, a bracketed name: files before token types were kept left these as they are
-    if kind in (CONTROL, UNKNOWN) or (token.startswith("[") and token.endswith("]")):
+    # files without token types have special tokens as they are: a mark alone, a bracketed name
+    if type_ in (CONTROL, UNKNOWN) or (token.startswith("[") and token.endswith("]")):
         return token
-    return CONTINUED + token
+    return CONTINUATION + token
 
 
-def has_capitals(words: GGUFVocabulary) -> bool:
-    """Whether an ordinary token has a capital letter in it."""
+def gguf_name(token: str, type_: int) -> str:
+    """A token as GGUF has it: the inverse of `bert_name`."""
+    if type_ == CONTROL:
+        return token
+    return token[2:] if token.startswith(CONTINUATION) else SPACE_MARK + token
+
+
+def has_capitals(vocabulary: GGUFVocabulary) -> bool:
+    """Whether a normal token has a capital letter."""
     return any(
-        kind == NORMAL and token != token.lower() and not token.startswith("[")
-        for token, kind in zip(words.tokens, words.types, strict=True)
+        type_ == NORMAL and token != token.lower() and not token.startswith("[")
+        for token, type_ in zip(vocabulary.tokens, vocabulary.types, strict=True)
     )
-
-
-def gguf_name(token: str, kind: int) -> str:
-    """The way back."""
-    if kind == CONTROL:
-        return token
-    return token[2:] if token.startswith(CONTINUED) else MARK + token
 
 
 def matches(parts: TokenizerParts) -> bool:
@@ -80,23 +81,22 @@ def matches(parts: TokenizerParts) -> bool:
 
 
 def write(parts: TokenizerParts, tokens: list[str]) -> dict[str, Any]:
-    """Metadata of BERT's tokenizer; a UsageError where it is another WordPiece."""
-    model = parts.model
-    if parts.kinds != (["BertNormalizer"], ["BertPreTokenizer"]):
-        raise cannot_write(f"GGUF's WordPiece cuts as BERT does, this one by {parts.kinds}")
-    if model["continuing_subword_prefix"] != CONTINUED:
+    """Metadata of BERT's tokenizer; a UsageError for any other WordPiece."""
+    model, steps = parts.model, [step["type"] for step in parts.steps]
+    if steps != ["BertNormalizer", "BertPreTokenizer"]:
+        raise cannot_write(f"GGUF's WordPiece splits text as BERT does, this one by {steps}")
+    if model["continuing_subword_prefix"] != CONTINUATION:
         raise cannot_write(f"it marks parts of words with {model['continuing_subword_prefix']!r}")
     if model["max_input_chars_per_word"] != MAX_LETTERS:
-        raise cannot_write(
-            f"words of more than {model['max_input_chars_per_word']} letters are unknown"
-        )
-    (normal,) = parts.normalizers
-    if not normal["clean_text"] or not normal["handle_chinese_chars"]:
-        raise cannot_write("it does not clean text and cut Chinese characters apart, as BERT does")
-    accents = normal["strip_accents"]
+        limit = model["max_input_chars_per_word"]
+        raise cannot_write(f"words of more than {limit} letters are unknown")
+    (normalizer,) = parts.normalizers
+    if not normalizer["clean_text"] or not normalizer["handle_chinese_chars"]:
+        raise cannot_write("it does not clean text and split Chinese characters, as BERT does")
+    accents = normalizer["strip_accents"]
     return {
         "model": "bert",
         "pre": "default",
-        "normalizer.lowercase": normal["lowercase"],
-        "normalizer.strip_accents": normal["lowercase"] if accents is None else accents,
+        "normalizer.lowercase": normalizer["lowercase"],
+        "normalizer.strip_accents": normalizer["lowercase"] if accents is None else accents,
     }
