@@ -31,8 +31,15 @@ def translator(folder: Path) -> LoadedModel:
     return load(folder, "cpu")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def team(folder: Path) -> Iterator[Team]:
+    """Shared by the tests that leave it as it was: each process imports torch."""
+    with Team(folder, 2, "cpu") as team:
+        yield team
+
+
+@pytest.fixture
+def new_team(folder: Path) -> Iterator[Team]:
     with Team(folder, 2, "cpu") as team:
         yield team
 
@@ -67,35 +74,35 @@ def test_everybody_has_something_and_everything_is_handed_out(
     assert max(sizes) <= max(1, number // 2 + number % 2) and sizes == sorted(sizes, reverse=True)
 
 
-def test_what_a_process_refuses_is_said_here(translator: LoadedModel, team: Team) -> None:
+def test_what_a_process_refuses_is_said_here(translator: LoadedModel, new_team: Team) -> None:
     source = translator.tokenizer.encode("a dog")
     good = translator.requests.searched(source, 5, BeamConfig(2))
     with pytest.raises(UsageError, match="max_len"):
-        list(team.search([good, replace(good, max_tokens=999)]))
+        list(new_team.search([good, replace(good, max_tokens=999)]))
     with pytest.raises(UsageError, match="left in the middle"):
-        list(team.search([good]))
+        list(new_team.search([good]))
 
 
-def test_a_process_that_dies_is_told(translator: LoadedModel, team: Team) -> None:
+def test_a_process_that_dies_is_told(translator: LoadedModel, new_team: Team) -> None:
     source = translator.tokenizer.encode("a dog")
     writing = translator.requests.searched(source, 5, BeamConfig(2))
-    assert len(list(team.search([writing] * 3))) == 3
-    os.kill(next(iter(team.members.values())).pid, signal.SIGKILL)
+    assert len(list(new_team.search([writing] * 3))) == 3
+    os.kill(next(iter(new_team.members.values())).pid, signal.SIGKILL)
     with pytest.raises(DataError, match="exit code -9"):
-        list(team.search([writing] * 3))
-    team.close()
+        list(new_team.search([writing] * 3))
+    new_team.close()
     with pytest.raises(UsageError, match="is closed"):
-        list(team.search([writing]))
+        list(new_team.search([writing]))
 
 
 def test_a_search_that_nobody_follows_is_ended_by_force(
-    translator: LoadedModel, team: Team
+    translator: LoadedModel, new_team: Team
 ) -> None:
     source = translator.tokenizer.encode("a dog")
     writing = translator.requests.searched(source, 20, BeamConfig(4))
-    next(team.search([writing] * 2000))
-    processes = list(team.members.values())
-    team.close()
+    next(new_team.search([writing] * 2000))
+    processes = list(new_team.members.values())
+    new_team.close()
     assert all(process.exitcode is not None for process in processes)
 
 
