@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from weft.core import device as module
-from weft.core.device import DTYPES, bfloat16_survives, choose_device, choose_dtype
+from weft.core.device import DTYPES, bfloat16_works, choose_device, choose_dtype
 from weft.core.errors import ConfigError, UsageError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -52,7 +52,7 @@ def test_auto_dtype_is_float32_on_a_cpu_and_bfloat16_on_a_gpu():
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_a_named_dtype_is_given_where_it_is_safe(monkeypatch, name):
-    monkeypatch.setattr(module, "bfloat16_survives", lambda: True)
+    monkeypatch.setattr(module, "bfloat16_works", lambda: True)
     assert choose_dtype(name, CPU) == DTYPES[name]
 
 
@@ -62,18 +62,18 @@ def test_an_unknown_dtype_names_the_nearest():
 
 
 def test_bfloat16_gives_way_to_float32_with_a_line_where_it_would_kill(monkeypatch, caplog):
-    monkeypatch.setattr(module, "bfloat16_survives", lambda: False)
+    monkeypatch.setattr(module, "bfloat16_works", lambda: False)
     with caplog.at_level(logging.WARNING):
         assert choose_dtype("bfloat16", CPU) == torch.float32
-    assert "dtype=float32 asked=bfloat16" in caplog.text
+    assert "dtype=float32 requested=bfloat16" in caplog.text
     assert choose_dtype("bfloat16", CUDA) == torch.bfloat16
 
 
 @pytest.fixture
 def fresh_probe():
-    bfloat16_survives.cache_clear()
+    bfloat16_works.cache_clear()
     yield
-    bfloat16_survives.cache_clear()
+    bfloat16_works.cache_clear()
 
 
 def test_the_probe_runs_once_in_a_child_and_its_end_is_the_answer(monkeypatch, fresh_probe):
@@ -81,14 +81,14 @@ def test_the_probe_runs_once_in_a_child_and_its_end_is_the_answer(monkeypatch, f
     monkeypatch.setattr(module, "PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     run = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: calls.append(a) or run(*a, **k))
-    assert not bfloat16_survives()
-    assert not bfloat16_survives()
+    assert not bfloat16_works()
+    assert not bfloat16_works()
     assert len(calls) == 1
 
 
 def test_a_probe_that_ends_well_says_yes(monkeypatch, fresh_probe):
     monkeypatch.setattr(module, "PROBE", "pass")
-    assert bfloat16_survives()
+    assert bfloat16_works()
 
 
 def test_a_probe_that_never_ends_says_no(monkeypatch, fresh_probe):
@@ -96,4 +96,4 @@ def test_a_probe_that_never_ends_says_no(monkeypatch, fresh_probe):
         raise subprocess.TimeoutExpired(command, options["timeout"])
 
     monkeypatch.setattr(subprocess, "run", hang)
-    assert not bfloat16_survives()
+    assert not bfloat16_works()

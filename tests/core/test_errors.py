@@ -22,7 +22,7 @@ def test_many_problems_are_all_listed_with_their_place():
 
 
 def test_a_config_error_without_a_problem_is_our_mistake():
-    with pytest.raises(AssertionError, match="without a problem"):
+    with pytest.raises(AssertionError, match="needs at least one problem"):
         ConfigError([])
 
 

@@ -70,11 +70,11 @@ def engine_settings(
 
 def ready_model(model: str, device: str, engine: EngineConfig) -> LoadedModel:
     """The model that a command works with, until its end."""
-    from weft.core.garbage import keep_what_is_loaded
     from weft.engine.load import load
+    from weft.engine.team import freeze_gc
 
     found = load(model, device, engine=engine)
-    keep_what_is_loaded()
+    freeze_gc()
     return found
 
 

@@ -1,9 +1,8 @@
-"""Where numbers live and how wide they are: one policy for every room.
+"""Device and dtype: the names of options -> torch objects that work on this machine.
 
-`choose_device("auto")` takes a GPU when there is one. `choose_dtype` gives float32 on a CPU unless
-asked otherwise. Some processors announce bfloat16 matrix instructions whose use ends the process
-(SIGILL); where bfloat16 is asked for on a CPU, one child process tries it first and its answer is
-remembered.
+`choose_device("auto")` selects a GPU if there is one, `choose_dtype("auto")` float32 on a CPU. Some
+processors report bfloat16 matrix instructions (AMX) that end the process with SIGILL; if bfloat16
+is requested on a CPU, a child process tries them first, once per process.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """'auto', 'cpu', 'cuda', 'cuda:1' or 'mps' -> a device that is really there."""
+    """'auto', 'cpu', 'cuda', 'cuda:1' or 'mps' -> a device of this machine."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
@@ -46,7 +45,7 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def is_present(name: str) -> bool:
-    """True if the machine has the device of that name."""
+    """Whether this machine has the device."""
     if name.startswith("cuda"):
         return int(name.partition(":")[2] or 0) < torch.cuda.device_count()
     return name == "cpu" or torch.backends.mps.is_available()
@@ -58,27 +57,27 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """The number format of a model's weights."""
+    """The dtype of a model's weights."""
     return next(model.parameters()).dtype
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """'auto' or a name of DTYPES -> a dtype that is safe on the device."""
+    """'auto' or a key of DTYPES -> a dtype that works on the device."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     dtype = pick(DTYPES, name, "dtype")
-    if dtype == torch.bfloat16 and device.type == "cpu" and not bfloat16_survives():
+    if dtype == torch.bfloat16 and device.type == "cpu" and not bfloat16_works():
         log.warning(
-            "dtype=float32 asked=bfloat16 "
-            "reason='a bfloat16 product ends the process on this processor'"
+            "dtype=float32 requested=bfloat16 "
+            "reason='a bfloat16 matrix product ends the process on this processor'"
         )
         return torch.float32
     return dtype
 
 
 @functools.cache
-def bfloat16_survives() -> bool:
-    """True if a bfloat16 matrix product runs here. Tried in a child: where it fails, it kills."""
+def bfloat16_works() -> bool:
+    """Whether a bfloat16 matrix product runs here; tried in a child process, as it may crash."""
     command = [sys.executable, "-c", PROBE]
     try:
         return subprocess.run(command, capture_output=True, timeout=120).returncode == 0

@@ -1,12 +1,12 @@
-"""Every error that a person can cause, as one tree.
+"""All errors that a user can cause.
 
     WeftError (a ValueError)
-      |- ConfigError   settings that cannot work; carries every problem at once
+      |- ConfigError   invalid settings; lists all problems
       |- DataError     a file or line that cannot be used; names file and line
-      |- UsageError    a call that makes no sense (over-long prompt, wrong kind of model)
+      |- UsageError    an invalid call (prompt too long, wrong kind of model)
 
-Each sentence has four parts: what, the value, what is allowed, what to do. Errors that we cause
-ourselves are plain asserts with both numbers and are not in this tree.
+A message has four parts: what is wrong, the value, what is allowed, what to do. Internal errors are
+asserts that print both values and are not in this tree.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pathlib import Path
 
 
 class WeftError(ValueError):
-    """The root: one sentence for a person. The command line prints it without a traceback."""
+    """Base class. The command line prints its message without a traceback."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with settings, and the dotted names of the ones it is about."""
+    """One problem of the settings, and the dotted names of the settings concerned."""
 
     text: str
     about: tuple[str, ...] = ()
 
 
 class ConfigError(WeftError):
-    """Settings that cannot work. `problems` lists all of them, so that nobody mends one per run."""
+    """Invalid settings. `problems` lists all of them, so that they can be fixed in one go."""
 
     def __init__(self, problems: Iterable[Problem | str], where: str = "settings") -> None:
         self.problems = [p if isinstance(p, Problem) else Problem(p) for p in problems]
-        assert self.problems, "a ConfigError without a problem says nothing"
+        assert self.problems, "a ConfigError needs at least one problem"
         lines = [p.text for p in self.problems]
         if len(lines) == 1:
             super().__init__(lines[0])
@@ -43,7 +43,7 @@ class ConfigError(WeftError):
 
 
 class DataError(WeftError):
-    """A file that cannot be used. Says which file and, where there is one, which line (from 1)."""
+    """A file that cannot be used. The message names the file and, if known, the line (from 1)."""
 
     def __init__(
         self, message: str, path: str | Path | None = None, line: int | None = None
@@ -54,4 +54,4 @@ class DataError(WeftError):
 
 
 class UsageError(WeftError):
-    """A call that cannot be answered as it was made."""
+    """An invalid call."""

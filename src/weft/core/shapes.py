@@ -1,8 +1,8 @@
-"""The letter key, and shapes that run: a tensor's name ends in its dimensions, and is held to them.
+"""Shape suffixes: the name of a tensor ends in the letters of its dimensions, checked in tests.
 
-    check_shapes(x_BTD=x, mask_BT=mask, D=768)   # T must agree between the two, D must be 768
+    check_shapes(x_BTD=x, mask_BT=mask, D=768)   # B and T must agree, D must be 768
 
-One key for the whole project. A letter that is not here is added here first.
+LETTERS is the key for the whole project; new letters are added here first.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ LETTERS = {
     "H": "query heads",
     "K": "key/value heads",
     "G": "query heads per key/value head",
-    "C": "head size",
-    "U": "value head size, where it differs from C",
+    "C": "head dimension",
+    "U": "value head dimension, where it differs from C",
     "A": "latent width of compressed keys and values",
-    "J": "head size without its rotary part",
-    "O": "rotary part of a head",
+    "J": "head dimension without the rotary part",
+    "O": "rotary part of the head dimension",
     "F": "feed-forward width",
     "V": "vocabulary",
     "L": "layers",
     "M": "entries of a position table (distances or buckets)",
     "N": "packed tokens",
     "P": "pages",
-    "R": "rows in a page",
+    "R": "rows of a page",
     "E": "experts",
-    "W": "beams of a sentence",
-    "X": "candidates of a step",
+    "W": "beam width",
+    "X": "candidates of a beam search step",
 }
 
 CHECKING = os.environ.get("WEFT_CHECK") == "1"
@@ -48,17 +48,17 @@ def letters_of(name: str) -> str:
 
 
 def check_shapes(**named: Tensor | int) -> None:
-    """Bind each letter once per call; every tensor must agree. Does nothing unless WEFT_CHECK=1."""
+    """Assert that every letter has one size in all tensors. Does nothing unless WEFT_CHECK=1."""
     if not CHECKING:
         return
-    bound = {name: (value, "given") for name, value in named.items() if isinstance(value, int)}
+    bound = {name: (value, "argument") for name, value in named.items() if isinstance(value, int)}
     for name, tensor in named.items():
         if isinstance(tensor, Tensor):
             bind_letters(name, tensor, bound)
 
 
 def bind_letters(name: str, tensor: Tensor, bound: dict[str, tuple[int, str]]) -> None:
-    """Compare one tensor with the sizes bound so far, and bind the letters it brings."""
+    """Compare one tensor with the sizes bound so far, and bind its new letters."""
     letters, shape = letters_of(name), tuple(tensor.shape)
     assert len(shape) == len(letters), (
         f"{name}: shape {shape} has {len(shape)} dimensions, expected {len(letters)}"

@@ -12,6 +12,7 @@ same to the last bit.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 import threading
@@ -27,7 +28,6 @@ from typing import Any, cast
 import torch
 
 from weft.core.errors import DataError, UsageError, WeftError
-from weft.core.garbage import keep_what_is_loaded
 from weft.engine.beam import Hypothesis
 from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
@@ -188,6 +188,18 @@ def start(process: Any) -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def freeze_gc() -> None:
+    """Exempt everything that exists now from garbage collection, and collect less often.
+
+    For processes that only run an engine: workers and commands. An engine creates and drops
+    thousands of small objects per step, and every collection they trigger would traverse torch and
+    the model, which is a twentieth of the time of a small model.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
 def work(connection: Connection, share: Share) -> None:
     """The life of a process: portions in, what was found out. It ends with the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -195,7 +207,7 @@ def work(connection: Connection, share: Share) -> None:
     with suppress(GoneError):
         try:
             desk = load(share.model, share.device, engine=share.engine).desk
-            keep_what_is_loaded()
+            freeze_gc()
             search(desk, connection)
         except GoneError:
             raise
