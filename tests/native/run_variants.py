@@ -1,10 +1,11 @@
-"""`make test-native`: the kernel tests with every variant of the library, then under sanitizers.
+"""`make test-native`: kernel tests with every variant of the library, sanitizers, and the wheel.
 
     python -m tests.native.run_variants [VARIANT ...]
 
 Compiles all variants of wheels (compiler.py), runs the tests with those that this processor can run
-and prints the others. The last run uses the address and undefined-behavior sanitizers, whose
-run-time libraries are preloaded because the Python interpreter is not linked with them.
+and prints the others. Another run uses the address and undefined-behavior sanitizers, whose
+run-time libraries are preloaded because the Python interpreter is not linked with them. At the end
+a wheel is built and run without a compiler ("wheel").
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SANITIZER_OPTIONS = {
 def main(names: list[str]) -> int:
     selected = [v for v in (*VARIANTS, SANITIZED) if not names or v.name in names]
     results = {variant.name: run_variant(variant) for variant in selected}
+    if not names or "wheel" in names:
+        results["wheel"] = run_wheel()
     for name, result in results.items():
         report(f"{name}: {result}")
     return 0 if all("FAILED" not in result for result in results.values()) else 1
@@ -59,6 +62,12 @@ def run_variant(variant: Variant) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", *COMMON, *paths]
     status = subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode
     return f"{'FAILED' if status else 'passed'} in {time.monotonic() - begin:.0f} s"
+
+
+def run_wheel() -> str:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "slow", "tests/native/test_wheel.py"]
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    return "FAILED" if status else "passed"
 
 
 def matching(globs: tuple[str, ...]) -> list[str]:
