@@ -13,6 +13,7 @@ The tour: read the rooms in the order in which the data walks through them.
     training/   a recipe and text files -> a model
     engine/     a loaded model, and what can be asked of it
     look/       where attention looks, shown
+    demo/       the built-in task: dates in 30 languages -> ISO dates
     bench/      what it costs, measured
     cli/        the program `weft`, one file a command
 

@@ -11,17 +11,16 @@ import pytest
 
 from weft.cli import demo
 from weft.cli.app import COMMANDS, Command, main
-from weft.core.config import read_settings
+from weft.demo import demo as task
+from weft.demo.dates import part_of
 from weft.look.terminal import display_width
-from weft.training.dates.pairs import part_of
-from weft.training.recipe import Recipe
 
 OURS = {
     name: Command(f"weft.cli.{name}", name)
     for name in ("demo", "translate", "eval", "tokenize", "info")
 }
 STEPS = ["--steps", "2"]
-SIZES = {name: getattr(demo, name) for name in ("NUM_TRAIN", "NUM_VALID", "NUM_TEST")}
+SIZES = {name: getattr(task, name) for name in ("NUM_TRAIN", "NUM_VALID", "NUM_TEST")}
 """The real ones, before `small` changes them."""
 
 
@@ -33,7 +32,7 @@ def weft(*args):
 def small():
     with pytest.MonkeyPatch.context() as patch:
         for name, number in (("NUM_TRAIN", 310), ("NUM_VALID", 31), ("NUM_TEST", 62)):
-            patch.setattr(demo, name, number)
+            patch.setattr(task, name, number)
         yield
 
 
@@ -49,11 +48,11 @@ def folder(small, tmp_path_factory):
 def test_a_run_shows_every_language_a_heat_map_and_the_score(folder):
     _, out, err = folder
     assert all(name in out for name in ("German", "Chinese", "Arabic (EG)", "Hindi"))
-    assert demo.SHOWN in out
+    assert demo.EXAMPLE in out
     assert "from 0.05" in out
     assert "of 62 dates never seen in training are right" in out
     assert "tokens/s" in err and "left" in err
-    lines = out[out.index(demo.SHOWN + " ->") :].splitlines()
+    lines = out[out.index(demo.EXAMPLE + " ->") :].splitlines()
     heat = lines[1 : lines.index("Next:") - 1]
     assert max(map(display_width, heat)) <= 80
 
@@ -101,14 +100,8 @@ def test_the_next_commands_work_when_pasted(folder, capsys, monkeypatch):
         assert capsys.readouterr().out.strip(), line
 
 
-def test_the_recipe_is_a_recipe():
-    recipe = Recipe.from_dict(read_settings(demo.recipe_path()))
-    assert recipe.model.kind == "encoder-decoder"
-    assert demo.read_recipe(seed=3, steps=None).train == recipe.train.with_changes({"seed": 3})
-
-
 def test_the_date_that_is_shown_was_not_trained_on():
-    assert demo.SHOWN == "Sunday, August 16, 2026"
+    assert demo.EXAMPLE == "Sunday, August 16, 2026"
     assert part_of(date(2026, 8, 16)) == "test"
 
 
@@ -132,6 +125,6 @@ def test_without_a_script_python_runs_the_package(monkeypatch):
 @pytest.mark.timeout(900)
 def test_the_real_demo_reaches_97_percent(tmp_path, capsys, monkeypatch):
     for name, number in SIZES.items():
-        monkeypatch.setattr(demo, name, number)
+        monkeypatch.setattr(task, name, number)
     assert weft("demo", "--out", tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["exact_match"] >= 0.97

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from weft.cache.contiguous_cache import ContiguousCache
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
-from weft.models.decoder import Decoder
 
 
 @torch.no_grad()
@@ -30,17 +28,4 @@ def greedy(
         if token == end_id:
             break
         output.append(token)
-    return output
-
-
-@torch.no_grad()
-def greedy_cached(model: Decoder, prompt: Sequence[int], max_tokens: int) -> list[int]:
-    """The same, one new token a pass behind the prompt: keys may turn with the length."""
-    cache = ContiguousCache(model.kv_specs(), 1, len(prompt) + max_tokens)
-    output, new = [], list(prompt)
-    while len(output) < max_tokens:
-        logits_BTV = model(ForwardBatch(torch.tensor([new]), cache=cache))
-        cache.advance(len(new))
-        new = [int(logits_BTV[0, -1].argmax())]
-        output += new
     return output

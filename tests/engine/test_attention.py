@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.cache.contiguous_cache import ContiguousCache
 from weft.cache.events import EventLog
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
@@ -19,7 +18,6 @@ from weft.engine.config import EngineConfig
 from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.writing import Writing
-from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.sampling.params import SamplingParams
 
@@ -222,28 +220,6 @@ def test_preempted_and_cancelled_requests_are_found_in_the_cache() -> None:
     check_all(engine, asked, list(job.first.tokens))
     engine.cancel(other)
     check_all(engine, other, engine.past[other].lines[0])
-
-
-def test_keys_that_turn_late_are_met_at_the_length_of_that_time() -> None:
-    scaling = {"kind": "dynamic", "factor": 2.0, "original_max_len": 8}
-    checkpoint = tiny("decoder", position={"kind": "rotary", "scaling": scaling}, **heads())
-    engine = Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**SMALL))
-    asked = ask(engine, 12)
-    finish(engine)
-    tokens = engine.past[asked].lines[0]
-    assert isinstance(engine.model, Decoder)
-    stack, cache = engine.model.decoder, ContiguousCache(engine.model.kv_specs(), 1, 40)
-    with torch.no_grad():
-        stack(ForwardBatch(torch.tensor([PROMPT]), cache=cache))
-        cache.advance(len(PROMPT))
-        for query in range(len(PROMPT), len(tokens)):
-            with recorded([block.attention.weights for block in stack.layers]) as seen:
-                stack(ForwardBatch(torch.tensor([[tokens[query]]]), cache=cache))
-            cache.advance(1)
-            if query // 4 == len(tokens[:-1]) // 4:
-                continue  # the last, unfinished page is gone, and is made at another length
-            found = engine.attention_rows(asked, query).weights_LHS
-            torch.testing.assert_close(found, torch.cat(seen)[:, :, 0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

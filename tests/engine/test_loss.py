@@ -22,7 +22,7 @@ from .tiny import LINES, tiny
 
 ROWS = [[5, 9, 30, 7, 8, 6, 40, 41, 9], [5, 9], [5, 9, 30, 7, 8, 6, 40, 41, 50, 51, 52, 53, 54]]
 DECODERS = [name for name, model in MODELS.items() if model["kind"] == "decoder"]
-DYNAMIC = {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2.0, "original_max_len": 8}}
+DYNAMIC = {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2.0, "original_max_len": 16}}
 
 
 def ignore(amount: int) -> None:

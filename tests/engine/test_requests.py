@@ -16,7 +16,6 @@ from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
 from weft.engine.writing import Update, Writing
-from weft.models.decoder import Decoder
 from weft.sampling.params import SamplingParams
 
 from . import plain
@@ -167,20 +166,6 @@ def test_a_failed_pass_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def broken(*given: object) -> None:
     raise RuntimeError("out of memory")
-
-
-def test_keys_that_turn_late_give_the_plain_caches_tokens() -> None:
-    scaling = {"kind": "dynamic", "factor": 2.0, "original_max_len": 8}
-    engine = engine_of(position={"kind": "rotary", "scaling": scaling})
-    engine.submit(Writing((5, 9, 30), 20))
-    engine.submit(Writing((5, 9, 31, 7), 12))
-    lines: dict[str, list[int]] = {}
-    for update in finish(engine):
-        lines.setdefault(update.request_id, []).extend(update.tokens)
-    pairs = (((5, 9, 30), 20), ((5, 9, 31, 7), 12))
-    assert isinstance(engine.model, Decoder)
-    expected = [plain.greedy_cached(engine.model, p, n) for p, n in pairs]
-    assert list(lines.values()) == expected
 
 
 @pytest.mark.parametrize("kind", ["encoder", "encoder-decoder", "decoder"])

@@ -86,22 +86,6 @@ def test_cached_equals_uncached_step_by_step(kind: str, kernel: str) -> None:
         torch.testing.assert_close(torch.cat(parts, dim=1), model(ForwardBatch(ids_BT)), **CLOSE)
 
 
-def test_a_local_angle_that_depends_on_the_length_is_turned_late() -> None:
-    """Dynamic scaling stores keys unturned. One layer: deeper rows remember a shorter text."""
-    scaling = {"kind": "dynamic", "factor": 2.0, "original_max_len": 8}
-    local, window = {**NEAR, "scaling": scaling}, {"kind": "window", "window": 9}
-    model = build(window, position=FAR, local_position=local, num_layers=1)
-    ids_BT, cache = ids(14), ContiguousCache(model.kv_specs(), 2, 14)
-    with torch.no_grad():
-        for chunk in ids_BT.split([4, 1, 6, 3], dim=1):
-            got = model(ForwardBatch(chunk, cache=cache))
-            cache.advance(chunk.shape[1])
-        expected = model(ForwardBatch(ids_BT))
-    torch.testing.assert_close(got[:, -1], expected[:, -1], **CLOSE)
-    plain = build(window, position=FAR, local_position=NEAR, num_layers=1)
-    assert not torch.allclose(logits(plain, 14), expected, atol=1e-4)
-
-
 def test_greedy_is_the_argmax_of_an_uncached_pass_at_every_step() -> None:
     model, prompts = build(position=FAR, local_position=NEAR), [[1, 2, 3], [4], [5, 6]]
     outputs = generate(model, prompts, max_tokens=9)

@@ -7,7 +7,6 @@ Groups have equal numbers of layers, so a page id serves any group and one pool 
 (kv_groups.py). `KVStore` lives as long as the engine. Handles for one packed forward pass:
 
     PagedKVCache     reads and writes pages; attention kernels follow the page tables
-    GatheredKVCache  one sequence, its rows copied out of the pages before attention
     ScratchKVCache   an encoder's pass: rows of the current layer only, nothing is kept
     ReadOnlyKVCache  recomputes tokens of a stored sequence without changing its pages
 
@@ -130,38 +129,6 @@ class PagedKVCache:
 
     def layout(self, layer: int) -> PageLayout | None:
         return self.layouts[self.store.group_of(layer)]
-
-
-class GatheredKVCache(PagedKVCache):
-    """A PagedKVCache of one sequence whose rows are copied out of their pages: for layers that
-    cannot read pages, because the rotation of a stored key depends on the length."""
-
-    def __init__(
-        self,
-        store: KVStore,
-        layouts: Mapping[int, PageLayout],
-        slots: Mapping[int, Tensor],
-        start: int,
-    ) -> None:
-        super().__init__(store, layouts, slots)
-        self.start = start
-
-    def extend(self, layer: int, rows: KVRows) -> KVRows:
-        super().extend(layer, rows)
-        return self.gathered(layer)
-
-    def source(self, layer: int, compute: Callable[[], KVRows]) -> KVRows:
-        return self.gathered(layer)
-
-    def gathered(self, layer: int) -> KVRows:
-        """Rows of the sequence, [1, length, ...]."""
-        layout = self.layouts[self.store.group_of(layer)]
-        return gather_rows(
-            self.store.layer_rows(layer), layout.table_BP[0].long(), int(layout.lengths_B[0])
-        )
-
-    def layout(self, layer: int) -> None:
-        """Row 0 is the sequence."""
 
 
 class ScratchKVCache:

@@ -5,8 +5,7 @@ the pages, with a hook on the layer that is asked for; pages and their counts st
 the pages have no longer (the last, unfinished page of a request that has ended, the last passes of
 a search, or what a window has passed) is run again with it.
 
-The weights are those of a pass over all tokens up to this one. Where the angle of a key depends on
-the length (dynamic scaling), that is the length up to this token.
+The weights are those of a pass over all tokens up to this one.
 """
 
 from __future__ import annotations

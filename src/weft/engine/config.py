@@ -12,6 +12,11 @@ from weft.cache import PREFIX_CACHES
 from weft.core.choices import nearest
 from weft.core.config import Config
 from weft.core.errors import Problem
+from weft.models.config import ModelConfig
+
+DYNAMIC_SCALING = (
+    " (original_max_len of the model's dynamic RoPE scaling, the limit with a KV cache)"
+)
 
 
 class SchedulerConfig(Config):
@@ -28,6 +33,8 @@ class SchedulerConfig(Config):
     be returned in between."""
     max_len: int = Field(2048, ge=1)
     """Prompt and new tokens together."""
+    max_len_note: str = ""
+    """Added to max_len in messages: why it is lower than the model's."""
     max_source_len: int = Field(2048, ge=1)
     """Tokens of a source, or of a text to embed."""
     watermark: float = Field(0.01, ge=0, lt=1)
@@ -98,15 +105,17 @@ class EngineConfig(Config):
         """Settings for offline work (see `batch_settings`)."""
         return cls(**batch_settings(tokens))
 
-    def scheduler(self, max_len: int, can_run_multi_step: bool = True) -> SchedulerConfig:
+    def scheduler(self, model: ModelConfig, can_run_multi_step: bool = True) -> SchedulerConfig:
         """The part that the scheduler reads."""
+        is_limited = model.max_cached_len < model.max_len
         return SchedulerConfig(
             token_budget=self.token_budget,
             encoder_budget=self.encoder_budget,
             max_running=min(self.max_running, self.token_budget),
             num_steps=self.num_steps if can_run_multi_step else 1,
-            max_len=max_len,
-            max_source_len=max_len,
+            max_len=model.max_cached_len,
+            max_len_note=DYNAMIC_SCALING if is_limited else "",
+            max_source_len=model.max_cached_len,
             preempt_every=self.preempt_every,
             miss_every=self.miss_every,
         )

@@ -37,7 +37,7 @@ def embed_texts(
             "Use a model that was made with one of them."
         )
     pool, config = POOLINGS[pooling], desk.engine.model.config
-    limit = min(config.max_len, tokenizer.max_len or config.max_len)
+    limit = min(config.max_cached_len, tokenizer.max_len or config.max_len)
     rows = tokenizer.encode_batch(texts, max_len=limit)
     names = [desk.open_text(row or [tokenizer.pad_id or 0]) for row in rows]
     vectors_BD = torch.zeros(len(rows), config.width)

@@ -71,7 +71,7 @@ class Engine:
             pack_model(model)
         self.kv_cache, store = make_memory(model, self.config)
         self.runner = Runner(model, self.kv_cache.layout, store)
-        settings = self.config.scheduler(model.config.max_len, self.runner.packs_sequences)
+        settings = self.config.scheduler(model.config, self.runner.packs_sequences)
         self.scheduler = Scheduler(settings, self.kv_cache)
         self.names = count()
         self.lines: dict[str, dict[int, Line]] = {}

@@ -10,7 +10,7 @@ from typing import Any
 from weft.checkpoint.formats import describe, load_checkpoint
 from weft.core.device import choose_device, choose_dtype
 from weft.core.errors import UsageError
-from weft.engine.config import EngineConfig
+from weft.engine.config import DYNAMIC_SCALING, EngineConfig
 from weft.engine.kinds import Task, refuse_kind
 from weft.engine.model import LoadedModel
 from weft.models.build import Model
@@ -49,8 +49,10 @@ def check_model(model: str | Path, task: Task, max_tokens: int | None = None) ->
     """Refuse what the headers of a model tell that it cannot do: no weights are read."""
     config = describe(model).config
     refuse_kind(config.kind, task)
-    if max_tokens is not None and max_tokens >= config.max_len:
+    limit = config.max_cached_len
+    if max_tokens is not None and max_tokens >= limit:
+        note = DYNAMIC_SCALING if limit < config.max_len else ""
         raise UsageError(
-            f"max_tokens is {max_tokens} but the model's max_len is {config.max_len}, and what "
-            f"comes before takes at least one. Ask for at most {config.max_len - 1}."
+            f"max_tokens is {max_tokens} but the model's max_len is {limit}{note}, and what "
+            f"comes before takes at least one. Ask for at most {limit - 1}."
         )

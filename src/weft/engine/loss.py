@@ -57,7 +57,7 @@ def text_loss(
     rows = [
         part
         for ids in tokenizer.encode_batch(kept, max_len=sys.maxsize)
-        for part in parts_of(ids, desk.engine.model.config.max_len)
+        for part in parts_of(ids, desk.engine.model.config.max_cached_len)
     ]
     if not rows:
         raise UsageError(

@@ -28,7 +28,7 @@ def make_store(model: Model, layout: KVCacheLayout, config: EngineConfig) -> KVS
     device, dtype = device_of(model), dtype_of(model)
     specs = model.kv_specs()
     row = specs[0].bytes_per_token(dtype) * layout.num_layers_per_group
-    longest = -(-model.config.max_len // config.page_size) * len(layout.groups)
+    longest = -(-model.config.max_cached_len // config.page_size) * len(layout.groups)
     # one sequence of any length always fits, whatever it costs: memory is taken as it is used
     num_pages = max(2 + 2 * longest, int(config.cache_gib * 2**30) // (row * config.page_size))
     with torch.inference_mode(False):

@@ -130,7 +130,7 @@ class LoadedModel:
         refuse_one_text(texts)
         rows = [row for row, text in enumerate(texts) if text.strip()]
         sources = self.tokenizer.encode_batch(
-            [texts[row] for row in rows], max_len=self.model.config.max_len
+            [texts[row] for row in rows], max_len=self.model.config.max_cached_len
         )
         decode = self.tokenizer.target.decode
         if sampling:

@@ -39,7 +39,7 @@ class Requests:
             checkpoint.generation_config,
             checkpoint.chat_template,
         )
-        self.limits = engine.scheduler(self.config.max_len)
+        self.limits = engine.scheduler(self.config)
 
     @property
     def ends(self) -> frozenset[int]:
@@ -75,7 +75,7 @@ class Requests:
         """The request that goes on from `ids`."""
         limit = options.max_tokens
         if limit is None:
-            limit = max(1, min(DEFAULT_NEW_TOKENS, self.config.max_len - len(ids)))
+            limit = max(1, min(DEFAULT_NEW_TOKENS, self.config.max_cached_len - len(ids)))
         return self.checked(self.writing(tuple(ids), limit, options, self.ends))
 
     def searched(
@@ -130,7 +130,9 @@ class Requests:
         )
 
     def limit_of(self, source: Sequence[int], max_tokens: int | None) -> int:
-        return default_limit(source, self.config.max_len) if max_tokens is None else max_tokens
+        return (
+            default_limit(source, self.config.max_cached_len) if max_tokens is None else max_tokens
+        )
 
     def checked(self, writing: Writing) -> Writing:
         """The writing; a UsageError if its numbers tell that it can never be served."""

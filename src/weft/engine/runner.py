@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from weft.cache.kv_groups import KVCacheLayout
-from weft.cache.kv_store import GatheredKVCache, KVStore, PagedKVCache, ScratchKVCache
+from weft.cache.kv_store import KVStore, PagedKVCache, ScratchKVCache
 from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
@@ -116,9 +116,6 @@ class Runner:
 
     def encode(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """x_TD of each text, packed. Of a decoder, what its head reads."""
-        if self.reader.turns_late:
-            rows = (torch.tensor([list(text)], device=self.device) for text in texts)
-            return [self.reader(ForwardBatch(ids_1T))[0] for ids_1T in rows]
         x_1ND, packed = self.packed_encode(texts)
         return list(x_1ND[0].split(torch.from_numpy(packed.offsets).diff().tolist()))
 
@@ -204,9 +201,7 @@ class Runner:
         return ComingChances(self.writer.head, len(lanes.packed.starts), run, quick)
 
     def run_chunks(self, chunks: Sequence[Chunk]) -> Tensor:
-        """x_1ND behind all chunks: packed, or one by one where stored keys depend on the length."""
-        if self.stack.turns_late:
-            return torch.cat([self.run_alone(chunk) for chunk in chunks], dim=1)
+        """x_1ND of all chunks, packed."""
         return self.run_lanes(Lanes.of(chunks, self.page_layout))
 
     def run_lanes(self, lanes: Lanes) -> Tensor:
@@ -219,13 +214,6 @@ class Runner:
             rotary_tables(self.stack, int(lanes.packed.ends.max())),
         )
         return x_ND[None]
-
-    def run_alone(self, chunk: Chunk) -> Tensor:
-        assert self.store is not None, "a decoder without pages"
-        lanes = Lanes.of([chunk], self.page_layout)
-        paged = self.paged_pass(lanes)
-        cache = GatheredKVCache(self.store, paged.layouts, paged.slots, chunk.start)
-        return self.stack(ForwardBatch(lanes.packed.ids_1N.to(self.device), cache=cache))
 
     def paged_pass(self, lanes: Lanes) -> PagedKVCache:
         assert self.store is not None, "a decoder without pages"
@@ -257,8 +245,8 @@ class Runner:
 
     @property
     def packs_sequences(self) -> bool:
-        """Whether one pass serves many sequences; else each is run by itself."""
-        return isinstance(self.model, Decoder | EncoderDecoder) and not self.stack.turns_late
+        """Whether a plan may have several decode steps: the model generates tokens."""
+        return isinstance(self.model, Decoder | EncoderDecoder)
 
     @property
     def reader(self) -> Stack:

@@ -125,7 +125,7 @@ def rotary_of(layer: GroupedQueryAttention, stack: Stack) -> int | None:
     position = positions_of(stack)[number]
     assert position is not None, "a layer without a position encoding"
     kind = type(position)
-    if kind is Rotary and not position.turns_late:
+    if kind is Rotary:
         return number
     hooks = ("rotate_queries", "rotate_keys", "bias")
     if any(getattr(kind, hook) is not getattr(Position, hook) for hook in hooks):

@@ -69,6 +69,14 @@ class ModelConfig(Config):
     def has_final_norm(self) -> bool:
         return self.norm.placement != "after" if self.final_norm is None else self.final_norm
 
+    @property
+    def max_cached_len(self) -> int:
+        """Longest sequence that can run with a KV cache: max_len, or the original length of dynamic
+        RoPE scaling, beyond which every new token would change the cached keys."""
+        positions = [p for p in (self.position, self.local_position) if p is not None]
+        limits = [position.max_cached_len for position in positions]
+        return min([self.max_len, *(limit for limit in limits if limit is not None)])
+
     def layers_of(self, stack: Literal["encoder", "decoder"]) -> int:
         if stack == "encoder" and self.encoder_layers is not None:
             return self.encoder_layers

@@ -79,12 +79,6 @@ class Stack(nn.Module):
         """The blocks, with their type."""
         return cast(list[Block], list(self.blocks))
 
-    @property
-    def turns_late(self) -> bool:
-        """Whether the angle of a stored key depends on the length of its sequence."""
-        local = self.local_position
-        return self.position.turns_late or (local is not None and local.turns_late)
-
     def kv_specs(self) -> list[KVSpec]:
         """What the layers store: self-attention of each layer, then cross-attention of each."""
         attentions = [block.attention.spec for block in self.layers]
@@ -118,22 +112,37 @@ class Stack(nn.Module):
     def prepare(self, batch: ForwardBatch) -> AttentionContext:
         """What all layers share in this pass, made once."""
         T, start = batch.ids_BT.shape[1], batch.start
-        is_row = (
-            batch.position_ids_BT is None
-        )  # a packed row has many sequences, each checked before
-        if is_row and isinstance(start, int) and start + T > self.config.max_len:
-            raise UsageError(
-                f"the sequence has {start + T} tokens but the model's max_len is "
-                f"{self.config.max_len}. Shorten it, or build the model with a larger max_len."
-            )
+        # the engine has checked the length of every sequence of a packed row
+        is_packed = batch.position_ids_BT is not None
+        if not is_packed:
+            self.check_length(batch)
         return AttentionContext(
             position=self.position,
             positions_BT=batch.positions_BT,
             start=start,
-            lengths=start + (T if batch.lengths_B is None else batch.lengths_B),
+            lengths=0 if is_packed else start + (T if batch.lengths_B is None else batch.lengths_B),
             mask=self_mask(batch, self.config.attention.pattern, self.is_causal),
             full_mask=self_mask(batch, None, self.is_causal),
             cache=batch.cache,
             memory_BSD=batch.memory_BSD,
             memory_mask=memory_mask(batch),
         )
+
+    def check_length(self, batch: ForwardBatch) -> None:
+        """Raise a UsageError for sequences that are too long for the model or for its cache."""
+        T, start, config = batch.ids_BT.shape[1], batch.start, self.config
+        if isinstance(start, int) and start + T > config.max_len:
+            raise UsageError(
+                f"the sequence has {start + T} tokens but the model's max_len is "
+                f"{config.max_len}. Shorten it, or build the model with a larger max_len."
+            )
+        limit = config.max_cached_len
+        if batch.cache is None or limit == config.max_len:
+            return
+        length = T + (start if isinstance(start, int) else int(start.max()))
+        if length > limit:
+            raise UsageError(
+                f"the sequence has {length} tokens but the original_max_len of the model's dynamic "
+                f"RoPE scaling is {limit}, up to which keys can be cached. Shorten it, or run it "
+                "without a cache."
+            )

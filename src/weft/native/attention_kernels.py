@@ -115,7 +115,7 @@ def can_compile_short(q_BHTC: Tensor, k_BHSC: Tensor, v_BHSU: Tensor) -> bool:
 
 
 class NativeShortAttention(torch.autograd.Function):
-    """One call forward and one backward (csrc/short.cpp)."""
+    """One call forward and one backward (csrc/short_attention.cpp)."""
 
     @staticmethod
     def forward(

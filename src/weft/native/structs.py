@@ -2,10 +2,10 @@
 
 PackedStruct        struct Packed of panels.h
 PagedStruct         struct PagedCall of pages.h
-ShortStruct         struct ShortCall of short.cpp
-NormStruct          struct Norm of rows.h
+ShortStruct         struct ShortCall of short_attention.cpp
+NormStruct          struct Norm of layer_ops.h
 LayerStruct and others        of layer.h
-NextStruct and others         of next.h
+NextStruct and others         of decode_step.h
 GreedyStruct        struct Greedy of greedy.cpp
 """
 

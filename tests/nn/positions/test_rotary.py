@@ -234,9 +234,9 @@ def test_a_token_has_the_same_bits_alone_and_among_others(layout: str, rule: str
         assert torch.equal(one[0, 0], whole[b, t])
 
 
-def test_dynamic_angles_grow_with_each_sequence_and_turn_late() -> None:
+def test_dynamic_angles_grow_with_each_sequence_beyond_the_original_length() -> None:
     position = build(scaling=RULES["dynamic"][0])
-    assert position.turns_late and not build().turns_late
+    assert position.config.max_cached_len == MAX_LEN and build().config.max_cached_len is None
     x_BTHO, positions_1T = torch.randn(B, T, H, O), torch.arange(T)[None]
     plain = build().rotate(x_BTHO, positions_1T, T)
     assert torch.equal(position.rotate(x_BTHO, positions_1T, MAX_LEN), plain)

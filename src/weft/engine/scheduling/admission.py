@@ -169,15 +169,16 @@ def check_counts(request: Request, config: SchedulerConfig) -> None:
 def check_lengths(request: Request, config: SchedulerConfig) -> None:
     if len(request.prompt) >= config.max_len:
         raise UsageError(
-            f"the prompt has {len(request.prompt)} tokens but max_len is {config.max_len}, and at "
-            f"least one more is to be generated. Shorten it to {config.max_len - 1} or fewer."
+            f"the prompt has {len(request.prompt)} tokens but max_len is {config.max_len}"
+            f"{config.max_len_note}, and at least one more is to be generated. Shorten it to "
+            f"{config.max_len - 1} or fewer."
         )
     total = len(request.prompt) + request.max_tokens
     if total > config.max_len:
         raise UsageError(
             f"the prompt has {len(request.prompt)} tokens and max_tokens is {request.max_tokens}: "
-            f"together {total}, but max_len is {config.max_len}. Shorten the prompt, or set "
-            f"max_tokens to at most {config.max_len - len(request.prompt)}."
+            f"together {total}, but max_len is {config.max_len}{config.max_len_note}. Shorten the "
+            f"prompt, or set max_tokens to at most {config.max_len - len(request.prompt)}."
         )
 
 
@@ -200,8 +201,8 @@ def check_source(request: Request, config: SchedulerConfig, layout: KVCacheLayou
 def check_source_len(what: str, length: int, config: SchedulerConfig) -> None:
     if not 1 <= length <= config.max_source_len:
         raise UsageError(
-            f"the {what} has {length} tokens: it may have 1 to {config.max_source_len}. Shorten "
-            "it, or split it into several."
+            f"the {what} has {length} tokens: it may have 1 to {config.max_source_len}"
+            f"{config.max_len_note}. Shorten it, or split it into several."
         )
 
 

@@ -1,11 +1,11 @@
-// Rows of pages -> other pages, one copy after the other.
+// Copies the first rows of pages to other pages, in order (copy-on-write).
 #include <cstring>
 
 #include "simd.h"
 
 namespace weft {
 
-// Mirrors Copy of cache/tables.py: the first `rows` rows of a page.
+// Copy the first `rows` rows of page `source` to page `target`.
 struct PageCopy {
   int64_t source, target, rows;
 };

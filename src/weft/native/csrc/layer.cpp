@@ -1,24 +1,24 @@
-// Whole layers in one call: x_ND -> y_ND by self-attention over pages, cross-attention and
-// feed-forward, each inside its residual path.
+// Transformer layers in one call: x_ND -> y_ND by paged self-attention, cross-attention and
+// feed-forward, each with its residual connection and norms.
 //
-// The arithmetic is that of the parts called one by one, to the last bit. What is saved is all
-// that stands between them: at one token a sequence that takes longer than the arithmetic. One team
-// of threads goes through a layer and meets at a barrier behind each part.
+// The results have the bits of the operations called one by one. What is saved is the Python code
+// between them, which takes longer than the arithmetic when each sequence has one token. One thread
+// team runs a whole layer, with a barrier after each operation.
+#include "layer.h"
+
 #include <omp.h>
 
 #include <algorithm>
 #include <utility>
-
-#include "layer.h"
 
 namespace weft {
 namespace {
 
 enum Placement : int64_t { BEFORE, AFTER, BOTH };
 
-// Memory between the parts, cut from the scratch; compiled_pass.py says how much there must be.
-struct Between {
-  Between(const Layer& layer, const LayerPass& pass) {
+// Buffers for intermediate results inside `pass.scratch`, whose size the caller computes.
+struct Buffers {
+  Buffers(const Layer& layer, const LayerPass& pass) {
     const int64_t N = pass.rows;
     normed = pass.scratch;
     result = normed + N * layer.width;
@@ -30,19 +30,19 @@ struct Between {
   float *normed, *result, *qkv, *joined, *inner, *activated;
 };
 
-struct Run {
+struct LayerRun {
   const LayerAt& where;
   const Layer& layer;
   const LayerPass& pass;
-  Between at;
+  Buffers at;
 
   void multiply(const Product& product, const float* x, int64_t inputs, float* y, int64_t outputs) {
-    linear_rows({product.weight, x, product.bias, y, pass.rows, inputs, outputs, 0, outputs},
+    linear_team({product.weight, x, product.bias, y, pass.rows, inputs, outputs, 0, outputs},
                 pass.threads);
   }
 
-  // Rows of x as the sub-layer gets them.
-  const float* entered(const Norm& norm, const float* x) {
+  // Input of a sublayer: norm(x) with pre-norm placement, else x.
+  const float* pre_norm(const Norm& norm, const float* x) {
     if (layer.placement == AFTER) return x;
     const int64_t D = layer.width;
 #pragma omp for schedule(static)
@@ -50,9 +50,10 @@ struct Run {
     return at.normed;
   }
 
-  // The sub-layer's result meets the way around it. No barrier behind it: whatever comes next takes
-  // each row to the same thread, or is the end of the layer.
-  void left(const Path& path, const float* x, float* y) {
+  // y = x + sublayer output, with the norms after it. No barrier: the next operation either assigns
+  // each row to the same thread (static schedule), or comes after a barrier or the end of the
+  // layer.
+  void add_residual(const Path& path, const float* x, float* y) {
     const int64_t D = layer.width;
 #pragma omp for schedule(static) nowait
     for (int64_t n = 0; n < pass.rows; n++) {
@@ -65,7 +66,7 @@ struct Run {
     }
   }
 
-  void turn(float* head, int64_t n) {
+  void rotate(float* head, int64_t n) {
     const Turns& turns = pass.turns;
     const int64_t at = turns.positions[n] * turns.stride;
     const float *cos = turns.cos + at, *sin = turns.sin + at;
@@ -79,44 +80,46 @@ struct Run {
     }
   }
 
-  void ready(float* head, const Norm& norm, int64_t n) {
+  void norm_and_rotate(float* head, const Norm& norm, int64_t n) {
     const Heads& own = layer.own;
     if (own.has_norms) norm_row(norm, head, head, own.head_size);
-    if (pass.turns.cos != nullptr) turn(head, n);
+    if (pass.turns.cos != nullptr) rotate(head, n);
   }
 
-  // Queries and keys are normed and turned where they lie; keys and values go into their pages.
+  // Applies QK-norm and RoPE to queries and keys in place, and writes keys and values to their
+  // pages.
   void store_row(int64_t n) {
     const Heads& own = layer.own;
     float* row = at.qkv + n * own.row();
     float *keys = row + own.keys_at(), *values = row + own.values_at();
-    for (int64_t h = 0; h < own.heads; h++) ready(row + h * own.head_size, own.query_norm, n);
+    for (int64_t h = 0; h < own.heads; h++)
+      norm_and_rotate(row + h * own.head_size, own.query_norm, n);
     for (int64_t h = 0; h < own.key_heads; h++)
-      ready(keys + h * own.head_size, own.key_norm, n);
+      norm_and_rotate(keys + h * own.head_size, own.key_norm, n);
     std::copy(keys, values, where.k + pass.slots[n] * pass.own.k_stride.row);
     std::copy(values, row + own.row(), where.v + pass.slots[n] * pass.own.v_stride.row);
   }
 
   void attend(const Heads& heads, PagedCall call, const float* k, const float* v,
-              const std::vector<Block>& blocks, int64_t q_row) {
+              const std::vector<QueryBlock>& blocks, int64_t q_row) {
     call.q = at.qkv, call.k = k, call.v = v, call.out = at.joined, call.lse = nullptr;
     call.q_token = q_row, call.q_head = heads.head_size;
     attend_blocks(call, blocks, pass.threads);
     multiply(heads.out, at.joined, heads.joined(), at.result, layer.width);
   }
 
-  void self_attention(const std::vector<Block>& blocks, const float* x, float* y) {
+  void self_attention(const std::vector<QueryBlock>& blocks, const float* x, float* y) {
     const Heads& own = layer.own;
-    multiply(own.qkv, entered(layer.own_path.norm, x), layer.width, at.qkv, own.row());
+    multiply(own.qkv, pre_norm(layer.own_path.norm, x), layer.width, at.qkv, own.row());
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < pass.rows; n++) store_row(n);
     attend(own, pass.own, where.k, where.v, blocks, own.row());
-    left(layer.own_path, x, y);
+    add_residual(layer.own_path, x, y);
   }
 
-  void cross_attention(const std::vector<Block>& blocks, float* y) {
+  void cross_attention(const std::vector<QueryBlock>& blocks, float* y) {
     const Heads& cross = layer.cross;
-    const float* input = entered(layer.cross_path.norm, y);
+    const float* input = pre_norm(layer.cross_path.norm, y);
     if (layer.placement == AFTER) {
 #pragma omp barrier
     }
@@ -128,12 +131,12 @@ struct Run {
         norm_row(cross.query_norm, at.qkv + h * C, at.qkv + h * C, C);
     }
     attend(cross, pass.cross, where.cross_k, where.cross_v, blocks, cross.keys_at());
-    left(layer.cross_path, y, y);
+    add_residual(layer.cross_path, y, y);
   }
 
   void feedforward(float* y) {
     const int64_t F = layer.inner, stride = layer.is_gated ? 2 * F : F;
-    const float* input = entered(layer.feedforward_path.norm, y);
+    const float* input = pre_norm(layer.feedforward_path.norm, y);
     if (layer.placement == AFTER) {
 #pragma omp barrier
     }
@@ -145,21 +148,22 @@ struct Run {
       activate(row, layer.is_gated ? row + F : nullptr, at.activated + n * F, F);
     }
     multiply(layer.down, at.activated, F, at.result, layer.width);
-    left(layer.feedforward_path, y, y);
+    add_residual(layer.feedforward_path, y, y);
   }
 };
 
 void run_layer(const LayerAt& where, const LayerPass& pass, const float* x, float* y) {
   const Layer& layer = *where.layer;
-  const Run run{where, layer, pass, Between(layer, pass)};
-  const std::vector<Block> own = cut(pass.own);
-  const std::vector<Block> cross = layer.has_cross ? cut(pass.cross) : std::vector<Block>();
+  const LayerRun run{where, layer, pass, Buffers(layer, pass)};
+  const std::vector<QueryBlock> own = split_queries(pass.own);
+  const std::vector<QueryBlock> cross =
+      layer.has_cross ? split_queries(pass.cross) : std::vector<QueryBlock>();
 #pragma omp parallel num_threads(static_cast<int>(pass.threads)) if (pass.threads > 1)
   {
-    Run mine = run;
-    mine.self_attention(own, x, y);
-    if (layer.has_cross) mine.cross_attention(cross, y);
-    mine.feedforward(y);
+    LayerRun local = run;
+    local.self_attention(own, x, y);
+    if (layer.has_cross) local.cross_attention(cross, y);
+    local.feedforward(y);
   }
 }
 

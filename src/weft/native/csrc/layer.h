@@ -1,12 +1,12 @@
-// What the compiled layers of a pass are given: weights, positions and pages.
+// Arguments of the compiled layers: weights, positions and pages.
 #pragma once
 
+#include "layer_ops.h"
 #include "pages.h"
-#include "rows.h"
 
 namespace weft {
 
-// A product; mirrors ProductStruct of structs.py, as the others do theirs.
+// Mirrors ProductStruct of structs.py; the others mirror structures there as well.
 struct Product {
   const Packed* weight;
   const float* bias;
@@ -35,8 +35,8 @@ struct Layer {
   int64_t inner, is_gated, activation;
 };
 
-// Cosine and signed sine of each position, `stride` apart, and the positions of the pass's tokens;
-// `size` numbers of a head turn.
+// RoPE: cosine and signed sine of each position, in rows that are `stride` apart, and the positions
+// of the tokens. The first `size` elements of a head are rotated.
 struct Turns {
   const float *cos, *sin;
   const int64_t* positions;
@@ -45,23 +45,23 @@ struct Turns {
 
 struct LayerPass {
   float* scratch;
-  const int64_t* slots;  // row of the pages in which each token goes
+  const int64_t* slots;  // row of the pages into which the key and value of each token are written
   int64_t rows, threads;
   Turns turns;
-  PagedCall own, cross;  // without q, k, v, out and lse
+  PagedCall own, cross;  // q, k, v, out and lse are set for each layer
 };
 
-// A layer and where its rows lie.
+// A layer and its KV cache.
 struct LayerAt {
   const Layer* layer;
   float *k, *v;
   const float *cross_k, *cross_v;
-  int64_t group;  // of layers that share a LayerPass
+  int64_t group;  // index of its LayerPass
 };
 
 }  // namespace weft
 
-// Layer after layer. Results go to y and to `other` in turn, so that the last one's is in y.
+// Runs one layer after another. Their outputs alternate between y and `other`; the last is in y.
 EXPORT void weft_layers(const weft::LayerAt* layers, int64_t num,
                         const weft::LayerPass* const* passes, const float* x, float* y,
                         float* other);

@@ -1,8 +1,8 @@
-// Vectors of W floats, with W chosen by the processor: what every kernel here is written in.
+// SIMD vectors of W floats, and exp and tanh on them. All kernels are written with these.
 //
-// GCC's vector extensions carry +, -, *, compare and select to AVX-512, AVX2 and NEON alike; only
-// fma, max and half floats need the processor's own names. Compiled with -ffp-contract=off, so a
-// product is fused into a sum exactly where `fma` is written, and nowhere else.
+// GCC's vector extensions provide +, -, *, comparison and selection for AVX-512, AVX2, SSE2 and
+// NEON; fma, max and half floats use intrinsics. The sources are compiled with -ffp-contract=off: a
+// multiplication and an addition are fused where `fma` is written, and nowhere else.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 #include <arm_neon.h>
 #endif
 
-// Written before loops over registers: the compiler keeps arrays in registers once it has unrolled.
+// Precedes loops over arrays of vectors: the compiler keeps an array in registers only if all loops
+// over it are unrolled.
 #define UNROLL _Pragma("GCC unroll 16")
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -29,21 +30,21 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
-constexpr float NOTHING = -__builtin_inff();  // a logit or a score that is not there
+constexpr float NEG_INF = -__builtin_inff();  // score of a masked key, logit of padding
 
 typedef float Vec __attribute__((vector_size(4 * W)));
 typedef int32_t Ints __attribute__((vector_size(4 * W)));
 typedef uint32_t Bits __attribute__((vector_size(4 * W)));  // wraps around; signed overflow is UB
-typedef Vec LooseVec __attribute__((aligned(4), may_alias));
-typedef Ints LooseInts __attribute__((aligned(4), may_alias));
+typedef Vec UnalignedVec __attribute__((aligned(4), may_alias));
+typedef Ints UnalignedInts __attribute__((aligned(4), may_alias));
 
-inline Vec load(const float* from) { return *reinterpret_cast<const LooseVec*>(from); }
-inline Ints load_ints(const int32_t* from) { return *reinterpret_cast<const LooseInts*>(from); }
-inline void store(float* to, Vec value) { *reinterpret_cast<LooseVec*>(to) = value; }
-inline Vec splat(float value) { return value - Vec{}; }  // minus zero keeps every bit of `value`
+inline Vec load(const float* from) { return *reinterpret_cast<const UnalignedVec*>(from); }
+inline Ints load_ints(const int32_t* from) { return *reinterpret_cast<const UnalignedInts*>(from); }
+inline void store(float* to, Vec value) { *reinterpret_cast<UnalignedVec*>(to) = value; }
+inline Vec splat(float value) { return value - Vec{}; }  // subtracting 0 preserves all bits
 inline Vec to_float(Ints value) { return __builtin_convertvector(value, Vec); }
 
-// a * b + c, rounded once; in two roundings where the processor has no such instruction.
+// a * b + c with one rounding; with two roundings if the processor has no such instruction.
 inline Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -56,17 +57,17 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// The same value, held in a register from here on: left alone, the compiler reads it again from
-// memory for each product, and reading becomes the limit.
-inline Vec held(Vec value) {
+// Forces `value` into a register. Otherwise the compiler loads it from memory again for each
+// product, and the loads limit the throughput.
+inline Vec in_register(Vec value) {
 #if defined(__x86_64__)
   asm("" : "+x"(value));
 #endif
   return value;
 }
 
-// The larger of both, and b where one of them is NaN.
-inline Vec larger(Vec a, Vec b) {
+// Elementwise maximum; b if either is NaN.
+inline Vec vmax(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return _mm512_max_ps(a, b);
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -76,7 +77,7 @@ inline Vec larger(Vec a, Vec b) {
 #endif
 }
 
-// W half floats, widened; exact.
+// Loads W half floats and converts them to float32, which is exact.
 inline Vec load_half(const uint16_t* from) {
 #if defined(__AVX512F__)
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
@@ -91,14 +92,14 @@ inline Vec load_half(const uint16_t* from) {
 #endif
 }
 
-// The lanes joined by halves: 0+4 1+5 2+6 3+7, then 0+2 1+3, then 0+1. Always in this order.
-inline float sum_of_lanes(Vec value) {
+// Sum of the lanes, always in this order (W = 8): 0+4 1+5 2+6 3+7, then 0+2 1+3, then 0+1.
+inline float reduce_add(Vec value) {
   for (int half = W / 2; half > 0; half /= 2)
     for (int lane = 0; lane < half; lane++) value[lane] += value[lane + half];
   return value[0];
 }
 
-inline float largest_lane(Vec value) {
+inline float reduce_max(Vec value) {
   typedef float Quad __attribute__((vector_size(16)));
   Quad best;
   std::memcpy(&best, &value, sizeof best);
@@ -112,12 +113,12 @@ inline float largest_lane(Vec value) {
   return low > high ? low : high;
 }
 
-constexpr float SMALLEST_EXPONENT = -86.0f;
+constexpr float MIN_EXP_INPUT = -86.0f;
 
 // e^x with a relative error of about 1e-7; 0 below -86 and for -inf, exactly 1 at 0, NaN for NaN.
 // Valid for x <= 88.
-inline Vec exp_of(Vec x) {
-  // 1.5 * 2^23: adding it rounds to a whole number, whose bits then stand lowest
+inline Vec vexp(Vec x) {
+  // adding 1.5 * 2^23 rounds to an integer, which is then in the lowest mantissa bits
   const Vec magic = splat(12582912.0f);
   const Vec shifted = fma(x, splat(1.44269504f), magic);
   const Vec power = shifted - magic;
@@ -132,15 +133,15 @@ inline Vec exp_of(Vec x) {
   sum = fma(sum, rest * rest, rest) + splat(1.0f);
   // adding to the exponent field multiplies by 2^power, but turns a NaN into an arbitrary number
   const Bits scaled = reinterpret_cast<Bits>(sum) + (reinterpret_cast<Bits>(shifted) << 23);
-  // max(0, x) is 0 for x below the range and NaN for NaN: with a NaN, `larger` returns its second
-  return x >= splat(SMALLEST_EXPONENT) ? reinterpret_cast<Vec>(scaled) : larger(Vec{}, x);
+  // vmax(0, x) is 0 for x below the range and NaN for NaN
+  return x >= splat(MIN_EXP_INPUT) ? reinterpret_cast<Vec>(scaled) : vmax(Vec{}, x);
 }
 
-// tanh(x) to about 2e-7 of its value: a polynomial near zero, by e^2x elsewhere (Cephes).
-inline Vec tanh_of(Vec x) {
+// tanh(x) with a relative error of about 2e-7: a polynomial near 0, e^2x elsewhere (Cephes).
+inline Vec vtanh(Vec x) {
   const Vec size = x < Vec{} ? -x : x;
   const Vec bounded = size > splat(15.0f) ? splat(15.0f) : size;  // NaN stays NaN
-  const Vec far = splat(1.0f) - splat(2.0f) / (exp_of(bounded + bounded) + splat(1.0f));
+  const Vec far = splat(1.0f) - splat(2.0f) / (vexp(bounded + bounded) + splat(1.0f));
   const Vec square = x * x;
   Vec sum = splat(-5.70498872745e-3f);
   sum = fma(sum, square, splat(2.06390887954e-2f));

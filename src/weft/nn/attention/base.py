@@ -59,7 +59,8 @@ class AttentionContext:
     start: int | Tensor
     """Slot of the first new token."""
     lengths: int | Tensor
-    """Tokens of each sequence so far, the new ones included."""
+    """Tokens of each sequence so far, the new ones included; 0 for a packed row. Only dynamic RoPE
+    scaling reads it, which a packed row never exceeds."""
     mask: Mask | None = None
     """For layers with the model's pattern."""
     full_mask: Mask | None = None

@@ -65,20 +65,15 @@ class GroupedQueryAttention(Attention):
         return self.to_cached(k_BSKC, v_BSKC, ctx)
 
     def to_cached(self, k_BTKC: Tensor, v_BTKC: Tensor, ctx: AttentionContext) -> KVRows:
-        """Apply QK-norm and RoPE to new keys; with dynamic scaling RoPE is applied at read time."""
-        k_BTKC = self.key_norm(k_BTKC)
-        return {
-            "k": k_BTKC if ctx.position.turns_late else self.rotate_keys(k_BTKC, ctx),
-            "v": v_BTKC,
-        }
+        """Apply QK-norm and RoPE to new keys."""
+        return {"k": self.rotate_keys(self.key_norm(k_BTKC), ctx), "v": v_BTKC}
 
     def attend(self, q_BTHC: Tensor, kv: KVRows, ctx: AttentionContext) -> Tensor:
         """Scaled dot-product attention of new queries over all cached keys and values: [B, T, H *
         C]."""
         q_BTHC = self.rotate_queries(self.query_norm(q_BTHC), ctx)
-        k_BSKC = self.rotate_cached_keys(kv["k"], ctx)
         bias = self.bias(q_BTHC, ctx)
-        return self.scaled_dot_product(q_BTHC, k_BSKC, kv["v"], ctx, bias).flatten(2)
+        return self.scaled_dot_product(q_BTHC, kv["k"], kv["v"], ctx, bias).flatten(2)
 
     def project(self, x: Tensor, rows: slice) -> Tensor:
         """Some rows of the fused QKV projection, applied to x."""

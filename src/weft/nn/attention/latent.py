@@ -100,22 +100,13 @@ class LatentAttention(Attention):
         q_BTHC = self.query(x_BTD).unflatten(-1, (self.num_heads, -1))
         nope_BTHJ, rope_BTHO = q_BTHC.split((self.nope_size, self.rope_size), dim=-1)
         rope_BTHO = self.rotate_queries(rope_BTHO, ctx)
-        row_BSC = self.rotate_rows(kv["latent"], ctx)
         form = self.absorbed if self.is_absorbed(x_BTD.shape[1], ctx) else self.expanded
-        return self.out(form(nope_BTHJ, rope_BTHO, row_BSC, ctx).flatten(2))
+        return self.out(form(nope_BTHJ, rope_BTHO, kv["latent"], ctx).flatten(2))
 
     def project_kv(self, x_BSD: Tensor, ctx: AttentionContext) -> KVRows:
         c_BSA, r_BSO = self.kv_down(x_BSD).split((self.kv_rank, self.rope_size), dim=-1)
-        if not ctx.position.turns_late:
-            r_BSO = self.rotate_keys(r_BSO[:, :, None], ctx)[:, :, 0]
+        r_BSO = self.rotate_keys(r_BSO[:, :, None], ctx)[:, :, 0]
         return {"latent": torch.cat((self.kv_norm(c_BSA), r_BSO), dim=-1)}
-
-    def rotate_rows(self, row_BSC: Tensor, ctx: AttentionContext) -> Tensor:
-        """Cached rows with a rotated rope part; with dynamic scaling it is rotated here."""
-        if not ctx.position.turns_late:
-            return row_BSC
-        c_BSA, r_BSO = row_BSC.split((self.kv_rank, self.rope_size), dim=-1)
-        return torch.cat((c_BSA, self.rotate_cached_keys(r_BSO[:, :, None], ctx)[:, :, 0]), dim=-1)
 
     def is_absorbed(self, num_queries: int, ctx: AttentionContext) -> bool:
         """Over pages always, so that the result of a query does not depend on how many queries

@@ -13,7 +13,6 @@ and in the mask. Differs from the textbook: a layer does not build masks or posi
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from weft.core.kv_spec import DenseView, KVRows, KVSpec, PagedView, PageLayout
@@ -79,14 +78,6 @@ class Attention(nn.Module):
         if self.slot.is_cross:
             return k_BTKO
         return ctx.position.rotate_keys(k_BTKO, ctx.positions_BT, ctx.lengths)
-
-    def rotate_cached_keys(self, k_BSKO: Tensor, ctx: AttentionContext) -> Tensor:
-        """Keys of the cache, rotated now: only for angles that depend on the length."""
-        if self.slot.is_cross or not ctx.position.turns_late:
-            return k_BSKO
-        slots_1S = torch.arange(k_BSKO.shape[1], device=k_BSKO.device)[None]
-        positions = ctx.positions_BT if ctx.cache is None else slots_1S
-        return ctx.position.rotate_keys(k_BSKO, positions, ctx.lengths)
 
     def bias(self, q_BTHC: Tensor, ctx: AttentionContext) -> Bias | None:
         return None if self.slot.is_cross else ctx.position.bias(self.slot.layer, q_BTHC)

@@ -84,6 +84,11 @@ class PositionConfigBase(Config):
 
     kind: str
 
+    @property
+    def max_cached_len(self) -> int | None:
+        """Longest sequence whose cached keys stay valid while it grows; None: any length."""
+        return None
+
 
 class NoPositionConfig(PositionConfigBase):
     """No position encoding. The causal mask alone gives a decoder some information about order
@@ -97,10 +102,6 @@ class Position(nn.Module):
 
     config_type: type[PositionConfigBase] = NoPositionConfig
     """Settings of this kind. The union of all of them is derived from POSITIONS."""
-
-    turns_late: bool = False
-    """True: the angle of a key depends on the length of its sequence, so keys are cached without
-    rotation and rotated each time they are read."""
 
     def __init__(self, config: object, shape: PositionShape) -> None:
         super().__init__()

@@ -65,10 +65,10 @@ class LinearScaling(ScalingBase):
 
 
 class DynamicScaling(ScalingBase):
-    """A base that grows with the sequence; up to the original length nothing changes.
+    """A base that grows with the sequence; up to the original length it is plain RoPE.
 
-    Beyond it, the angles of all earlier tokens change with every new token, so keys that were
-    cached no longer fit: that is a property of the rule.
+    Beyond it, the angles of all earlier tokens change with every new token, so that cached keys
+    would be wrong: such sequences run without a KV cache only.
     """
 
     kind: Literal["dynamic"] = "dynamic"

@@ -37,6 +37,11 @@ class RotaryConfig(PositionConfigBase):
     scaling: RopeScaling = NoScaling()
     """Rule for sequences longer than those of training."""
 
+    @property
+    def max_cached_len(self) -> int | None:
+        """With dynamic scaling, angles beyond the original length depend on the length."""
+        return self.scaling.original_max_len if self.scaling.kind == "dynamic" else None
+
 
 class Rotary(Position):
     """x cos + rotate_half(x) sin, where rotate_half(x) swaps the elements of each pair and the sign
@@ -50,7 +55,6 @@ class Rotary(Position):
         self.rotary_size = shape.rotary_size
         self.size = int(shape.rotary_size * config.fraction)
         check_size(self.size, config, shape)
-        self.turns_late = config.scaling.kind == "dynamic"
         self.table = PositionTable(self.cos_sin)
         self.last: LastResult[tuple[Tensor, Tensor]] = LastResult()
 
@@ -84,7 +88,8 @@ class Rotary(Position):
     ) -> tuple[Tensor, Tensor]:
         """Cosine and signed sine of each token, each [B or 1, T, 1, O]; computed once per forward
         pass."""
-        key = (positions_BT, dtype, lengths if self.turns_late else None)
+        is_dynamic = self.config.scaling.kind == "dynamic"
+        key = (positions_BT, dtype, lengths if is_dynamic else None)
         return self.last.get(key, lambda: self.look_up(positions_BT, lengths, dtype))
 
     # ordinary tensors even inside inference_mode: a cached result must be usable in training too

@@ -1,4 +1,4 @@
-"""The dates task: true to CLDR, split by date, readable in one way only, the same for a seed."""
+"""The dates task: equal to CLDR, split by date, unambiguous, the same for a seed."""
 
 import random
 from collections import defaultdict
@@ -8,15 +8,24 @@ import pytest
 from babel import Locale
 from babel.dates import format_date
 
-from weft.core.errors import UsageError
-from weft.text.corpus import read_pairs
-from weft.training.dates.digits import han_number, han_pieces, local_digits
-from weft.training.dates.files import write_dates
-from weft.training.dates.forms import Form
-from weft.training.dates.languages import LOCALES, language_name, parse_form, read_language
-from weft.training.dates.noise import Slips, lower, slips, upper
-from weft.training.dates.pairs import DateTask, part_of
-from weft.training.dates.write import Piece, text_of, write
+from weft.demo.dates import (
+    LOCALES,
+    DatePiece,
+    DateTask,
+    MonthTypos,
+    format_pieces,
+    han_number,
+    han_pieces,
+    join_pieces,
+    language_name,
+    local_digits,
+    lower,
+    parse_format,
+    part_of,
+    read_language,
+    typos,
+    upper,
+)
 
 DAY = date(2026, 3, 7)
 AMBIGUOUS, CLEAR, TWIN = date(2026, 3, 4), date(2026, 3, 13), date(2026, 3, 3)
@@ -34,16 +43,19 @@ def test_at_least_twenty_languages_are_in_it():
 
 
 @pytest.mark.parametrize("tag", LOCALES)
-def test_forms_are_written_as_babel_writes_them(tag):
+def test_formats_equal_babels(tag):
     language, locale = read_language(tag), Locale.parse(tag)
     for day in (DAY, date(1999, 12, 31), date(2001, 10, 9)):
-        written = {text_of(write(day, language, form)) for form in language.forms}
+        written = {
+            join_pieces(format_pieces(day, language, date_format))
+            for date_format in language.formats
+        }
         for name in ("medium", "long", "full"):
             assert format_date(day, name, locale) in written
 
 
 @pytest.mark.parametrize(
-    ("pattern", "day", "is_local", "is_readable"),
+    ("pattern", "day", "is_local", "is_unambiguous"),
     [
         ("M/d/y", AMBIGUOUS, False, False),
         ("d/M/y", AMBIGUOUS, False, False),
@@ -61,19 +73,18 @@ def test_forms_are_written_as_babel_writes_them(tag):
         ("dd.MM.yy", date(2069, 3, 13), False, False),
     ],
 )
-def test_a_form_is_used_only_where_the_date_can_be_read_in_one_way(
-    pattern, day, is_local, is_readable
+def test_a_format_is_used_only_where_the_date_is_unambiguous(
+    pattern, day, is_local, is_unambiguous
 ):
-    assert parse_form(pattern).is_readable(day, is_local) is is_readable
+    assert parse_format(pattern).is_unambiguous(day, is_local) is is_unambiguous
 
 
 @pytest.mark.parametrize(
-    ("pattern", "can_be_used"),
+    ("pattern", "is_usable"),
     [("d/M/yy", False), ("yy. M. d.", False), ("dd.MM.yy", True), ("d/M/y", True), ("d/M", False)],
 )
-def test_a_form_that_is_never_readable_is_left_out(pattern, can_be_used):
-    form: Form = parse_form(pattern)
-    assert form.can_be_used is can_be_used
+def test_a_format_that_is_always_ambiguous_is_left_out(pattern, is_usable):
+    assert parse_format(pattern).is_usable is is_usable
 
 
 def test_no_date_is_in_two_parts(task):
@@ -130,16 +141,18 @@ def test_chinese_numerals_read_as_numbers(number, text):
 
 
 def test_a_chinese_date_has_its_year_digit_by_digit():
-    pieces = han_pieces(write(DAY, read_language("zh"), parse_form("y\u5e74M\u6708d\u65e5")))
-    assert text_of(pieces) == "\u4e8c\u3007\u4e8c\u516d\u5e74\u4e09\u6708\u4e03\u65e5"
+    pieces = han_pieces(
+        format_pieces(DAY, read_language("zh"), parse_format("y\u5e74M\u6708d\u65e5"))
+    )
+    assert join_pieces(pieces) == "\u4e8c\u3007\u4e8c\u516d\u5e74\u4e09\u6708\u4e03\u65e5"
 
 
-def test_a_slip_swaps_drops_or_doubles_a_letter_but_the_first():
-    assert set(slips("abc")) == {"ac", "abbc", "acb", "ab", "abcc"}
-    assert slips("a1") == []
+def test_a_typo_swaps_drops_or_doubles_a_letter_but_the_first():
+    assert set(typos("abc")) == {"ac", "abbc", "acb", "ab", "abcc"}
+    assert typos("a1") == []
 
 
-def test_slips_never_touch_numbers_and_leave_one_month(task):
+def test_typos_never_touch_numbers_and_leave_one_month(task):
     rng = random.Random(0)
     months = {
         name.casefold(): number
@@ -149,9 +162,9 @@ def test_slips_never_touch_numbers_and_leave_one_month(task):
     }
     for language in task.languages:
         for day in (DAY, date(2026, 6, 17), date(2026, 7, 28)):
-            for form in language.forms:
-                before = write(day, language, form)
-                after = task.slips.apply(before, rng)
+            for date_format in language.formats:
+                before = format_pieces(day, language, date_format)
+                after = task.typos.apply(before, rng)
                 changed = [(b, a) for b, a in zip(before, after, strict=True) if a != b]
                 assert len(changed) <= 1
                 for old, new in changed:
@@ -159,46 +172,14 @@ def test_slips_never_touch_numbers_and_leave_one_month(task):
                     assert months.get(new.text.casefold(), day.month) == day.month
 
 
-def test_short_names_and_numbers_are_spelt_right():
-    slips_of_english = Slips([read_language("en_US")])
-    assert slips_of_english.choices(Piece("Jun", "month")) == []
-    assert slips_of_english.choices(Piece("2026", "year")) == []
-    assert "Janaury" in slips_of_english.choices(Piece("January", "month"))
+def test_short_names_and_numbers_have_no_typos():
+    typos_of_english = MonthTypos([read_language("en_US")])
+    assert typos_of_english.choices(DatePiece("Jun", "month")) == []
+    assert typos_of_english.choices(DatePiece("2026", "year")) == []
+    assert "Janaury" in typos_of_english.choices(DatePiece("January", "month"))
 
 
 def test_turkish_keeps_its_two_kinds_of_i():
     assert upper("Nisan", "tr") == "N\u0130SAN"
     assert lower("N\u0130SAN", "tr") == "nisan"
     assert upper("Nisan", "en_US") == "NISAN"
-
-
-def test_files_are_pairs_that_training_can_read(tmp_path, task):
-    write_dates(tmp_path, 124, 31, 62, seed=1)
-    for part, number in (("train", 124), ("valid", 31), ("test", 62)):
-        found = list(read_pairs(tmp_path / f"{part}.src", tmp_path / f"{part}.tgt"))
-        assert found == [(p.written, p.iso) for p in task.pairs(part, number, seed=1)]
-    assert (tmp_path / "test.lang").read_text().split() == list(LOCALES) * 2
-
-
-def test_the_same_seed_writes_the_same_bytes(tmp_path):
-    for name in ("a", "b"):
-        write_dates(tmp_path / name, 50, 10, 10, seed=5)
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
-
-
-def test_files_that_are_there_are_kept_or_refused(tmp_path):
-    write_dates(tmp_path, 50, 10, 10, seed=5)
-    before = (tmp_path / "train.src").stat().st_mtime_ns
-    write_dates(tmp_path, 50, 10, 10, seed=5)
-    assert (tmp_path / "train.src").stat().st_mtime_ns == before
-    with pytest.raises(UsageError, match="'seed': 6"):
-        write_dates(tmp_path, 50, 10, 10, seed=6)
-
-
-def test_files_without_their_origin_are_written_again(tmp_path):
-    write_dates(tmp_path, 50, 10, 10, seed=5)
-    (tmp_path / "dates.json").unlink()
-    (tmp_path / "train.src").write_text("half a li")
-    write_dates(tmp_path, 50, 10, 10, seed=5)
-    assert len((tmp_path / "train.src").read_text().splitlines()) == 50

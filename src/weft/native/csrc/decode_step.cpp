@@ -1,9 +1,8 @@
-// One token of each lane in, the best tokens behind it out: embedding, layers, norm and head in one
-// call.
+// One decode step in one call: embedding, layers, final norm, LM head and top-k.
 //
-// The arithmetic is that of the parts called one by one, to the last bit. What is saved is what
-// stands between them, which for a small model takes a third of the time.
-#include "next.h"
+// The results have the bits of the operations called one by one. What is saved is the Python code
+// between them, a third of the time for a small model.
+#include "decode_step.h"
 
 #include <algorithm>
 #include <numeric>
@@ -16,8 +15,8 @@ EXPORT void weft_rows(const weft::Packed* weight, const int64_t* ids, int64_t nu
 EXPORT void weft_linear(const weft::Packed* weight, const float* x, const float* bias, float* y,
                         int64_t rows, int64_t x_stride, int64_t y_stride, int64_t begin,
                         int64_t end, int64_t threads);
-EXPORT void weft_log_sums(const float* rows, int64_t num, int64_t size, int64_t stride, double* sums,
-                          int64_t threads);
+EXPORT void weft_log_sums(const float* rows, int64_t num, int64_t size, int64_t stride,
+                          double* sums, int64_t threads);
 EXPORT void weft_best(const float* rows, int64_t num, int64_t size, int64_t stride, int64_t count,
                       float* values, int64_t* ids, int64_t threads);
 EXPORT void weft_head_best(const weft::Packed* weight, const float* x, const float* bias,
@@ -28,11 +27,12 @@ EXPORT void weft_head_best(const weft::Packed* weight, const float* x, const flo
 namespace weft {
 namespace {
 
-// Rows of a thread for which it would read the whole head by itself: LEAST_ROWS of nn/head.py.
-constexpr int64_t FEW = 6;
+// With fewer rows per thread, threads share the outputs of the head instead of the rows. The LM
+// head module uses the same limit.
+constexpr int64_t MIN_ROWS_PER_THREAD = 6;
 
-// Lanes with the same first pages stand together.
-void sort_lanes(const PagedCall& call, std::vector<int32_t>& order) {
+// Sorts sequences by their page tables, so that those with a common prefix are adjacent.
+void sort_by_pages(const PagedCall& call, std::vector<int32_t>& order) {
   const int64_t stride = call.table_stride;
   order.resize(call.sequences);
   std::iota(order.begin(), order.end(), 0);
@@ -42,12 +42,12 @@ void sort_lanes(const PagedCall& call, std::vector<int32_t>& order) {
   });
 }
 
-// Where the rows of a pass go, and in which order its sequences are read.
-struct Places {
+// KV slots, positions and sequence order of a step.
+struct StepSlots {
   std::vector<int64_t> slots, positions;
   std::vector<int32_t> order, cross_order;
 
-  void find(LayerPass& pass) {
+  void fill(LayerPass& pass) {
     const PagedCall& own = pass.own;
     const int64_t R = own.page_rows;
     slots.resize(pass.rows), positions.resize(pass.rows);
@@ -56,11 +56,11 @@ struct Places {
       positions[n] = at;
       slots[n] = page_of(own, n, at / R) * R + at % R;
     }
-    sort_lanes(own, order);
+    sort_by_pages(own, order);
     pass.slots = slots.data(), pass.turns.positions = positions.data();
     pass.own.order = order.data();
     if (pass.cross.sequences == 0) return;
-    sort_lanes(pass.cross, cross_order);
+    sort_by_pages(pass.cross, cross_order);
     pass.cross.order = cross_order.data();
   }
 };
@@ -79,8 +79,8 @@ void embed(const Words& words, const int64_t* positions, int64_t rows, float* x)
   }
 }
 
-// What the head's product reads.
-void enter_head(const Next& next, int64_t rows, float* y) {
+// Final norm and scale, in place.
+void pre_head(const Next& next, int64_t rows, float* y) {
   const int64_t D = next.words.width;
   for (int64_t n = 0; n < rows; n++) {
     float* row = y + n * D;
@@ -90,8 +90,8 @@ void enter_head(const Next& next, int64_t rows, float* y) {
   }
 }
 
-// Few rows: threads share the outputs instead of the rows, which takes the logits.
-void rank_few(const Next& next, const NextCall& call, int64_t rows, const float* y) {
+// Few rows: threads share the outputs instead of the rows, which needs the logits in memory.
+void top_k_of_logits(const Next& next, const NextCall& call, int64_t rows, const float* y) {
   static thread_local std::vector<float> logits;
   const Product& head = next.head;
   const int64_t V = head.weight->outputs, D = next.words.width;
@@ -99,34 +99,35 @@ void rank_few(const Next& next, const NextCall& call, int64_t rows, const float*
   weft_linear(head.weight, y, head.bias, logits.data(), rows, D, V, 0, V, call.threads);
   weft_log_sums(logits.data(), rows, V, V, call.sums, call.threads);
   for (int64_t n = 0; n < rows; n++)
-    for (int64_t i = 0; i < call.num_banned; i++) logits[n * V + call.banned[i]] = NOTHING;
+    for (int64_t i = 0; i < call.num_banned; i++) logits[n * V + call.banned[i]] = NEG_INF;
   weft_best(logits.data(), rows, V, V, call.count, call.values, call.found, call.threads);
 }
 
-void rank(const Next& next, const NextCall& call, int64_t rows, const float* y) {
+void top_k(const Next& next, const NextCall& call, int64_t rows, const float* y) {
   const Product& head = next.head;
-  if (call.threads > 1 && rows < FEW * call.threads) return rank_few(next, call, rows, y);
+  if (call.threads > 1 && rows < MIN_ROWS_PER_THREAD * call.threads)
+    return top_k_of_logits(next, call, rows, y);
   weft_head_best(head.weight, y, head.bias, rows, next.words.width, call.banned, call.num_banned,
                  call.count, call.values, call.found, call.sums, call.threads);
 }
 
 }  // namespace
 
-int64_t find_next(const Next& next, const NextCall& call) {
-  static thread_local std::vector<Places> places;
-  static thread_local std::vector<float> numbers;
+int64_t decode_step(const Next& next, const NextCall& call) {
+  static thread_local std::vector<StepSlots> slots_of_group;
+  static thread_local std::vector<float> hidden;
   const int64_t rows = call.passes[0]->rows, size = rows * next.words.width;
-  places.resize(std::max<size_t>(places.size(), call.num_passes));
-  numbers.resize(std::max<size_t>(numbers.size(), 3 * size));
-  float *x = numbers.data(), *y = x + size, *other = y + size;
+  slots_of_group.resize(std::max<size_t>(slots_of_group.size(), call.num_passes));
+  hidden.resize(std::max<size_t>(hidden.size(), 3 * size));
+  float *x = hidden.data(), *y = x + size, *spare = y + size;
   int64_t done = 0;
   weft_rows(next.words.weight, call.ids, rows, x, &done);
   if (done < rows) return done;
-  for (int64_t i = 0; i < call.num_passes; i++) places[i].find(*call.passes[i]);
-  embed(next.words, places[0].positions.data(), rows, x);
-  weft_layers(next.layers, next.num_layers, call.passes, x, y, other);
-  enter_head(next, rows, y);
-  rank(next, call, rows, y);
+  for (int64_t i = 0; i < call.num_passes; i++) slots_of_group[i].fill(*call.passes[i]);
+  embed(next.words, slots_of_group[0].positions.data(), rows, x);
+  weft_layers(next.layers, next.num_layers, call.passes, x, y, spare);
+  pre_head(next, rows, y);
+  top_k(next, call, rows, y);
   return done;
 }
 
@@ -136,5 +137,5 @@ EXPORT int64_t weft_next_size() { return sizeof(weft::Next); }
 EXPORT int64_t weft_next_call_size() { return sizeof(weft::NextCall); }
 
 EXPORT void weft_next(const weft::Next* next, const weft::NextCall* call, int64_t* done) {
-  *done = weft::find_next(*next, *call);
+  *done = weft::decode_step(*next, *call);
 }
