@@ -35,5 +35,5 @@ def test_a_cut_is_logged_once_with_its_numbers(caplog):
         report.warn_once(7)
         report.warn_once(7)
     assert [r.getMessage() for r in caplog.records] == [
-        "cut_lines=1 cut_tokens=3 lines=1 max_len=7 said=once"
+        "cut_lines=1 cut_tokens=3 lines=1 max_len=7 logged=once"
     ]

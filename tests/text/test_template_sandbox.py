@@ -33,7 +33,7 @@ ENDLESS = TEN + TEN + END + END
 @pytest.fixture(scope="module")
 def tight() -> Iterator[TemplateSandbox]:
     """A sandbox with less time and memory, so that what exceeds them ends sooner."""
-    sandbox = TemplateSandbox(seconds=0.4, megabytes=200)
+    sandbox = TemplateSandbox(seconds=0.3, megabytes=160)
     yield sandbox
     sandbox.stop()
 
@@ -206,7 +206,7 @@ def test_a_conversation_of_many_megabytes_comes_back():
 
 
 def test_a_conversation_beyond_the_memory_limit_is_one_error(tight):
-    with pytest.raises(DataError, match="it needs more than 200 MB of memory|more than 0.4 s"):
+    with pytest.raises(DataError, match="it needs more than 160 MB of memory|more than 0.3 s"):
         ChatTemplate(CHATML, sandbox=tight).render(talk(("user", "a" * 150_000_000)))
     assert ChatTemplate(ECHO, sandbox=tight).render(MESSAGES) == "hello"
 
@@ -253,7 +253,7 @@ def test_a_helper_that_does_not_read_is_killed(size, tight):
     template = ChatTemplate(ECHO, sandbox=tight)
     os.kill(helper_pid(tight), signal.SIGSTOP)
     start = time.monotonic()
-    with pytest.raises(DataError, match="it takes more than 0.4 s"):
+    with pytest.raises(DataError, match="it takes more than 0.3 s"):
         template.render(talk(("user", "a" * size)))
     assert time.monotonic() - start < 2.0
     assert template.render(MESSAGES) == "hello"
@@ -288,6 +288,28 @@ def test_an_interrupt_while_rendering_leaves_no_reply_for_the_next_request():
         signal.signal(signal.SIGALRM, before)
     assert not is_running(first)
     assert ChatTemplate(ECHO).render(MESSAGES) == "hello"
+
+
+def test_an_interrupt_while_the_helper_starts_leaves_none(monkeypatch):
+    def interrupt(sandbox: TemplateSandbox, limit: int) -> dict[str, str]:
+        raise KeyboardInterrupt
+
+    sandbox = TemplateSandbox()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TemplateSandbox, "receive", interrupt)
+        ChatTemplate(ECHO, sandbox=sandbox)
+    assert sandbox.process is None
+    assert ChatTemplate(ECHO, sandbox=sandbox).render(MESSAGES) == "hello"
+    sandbox.stop()
+
+
+def test_a_helper_that_never_is_ready_is_one_sentence(monkeypatch, tmp_path):
+    program = tmp_path / "sleeper.py"
+    program.write_text("import time; time.sleep(60)", encoding="utf-8")
+    monkeypatch.setattr(template_sandbox, "RENDERER", program)
+    monkeypatch.setattr(template_sandbox, "START_SECONDS", 0.3)
+    with pytest.raises(WeftError, match="which did not start: it takes more than 0.3 s"):
+        ChatTemplate(ECHO, sandbox=TemplateSandbox())
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:

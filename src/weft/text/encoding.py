@@ -56,7 +56,7 @@ class TextReport:
             is_first, self.has_warned = not self.has_warned, True
         if is_first:
             log.warning(
-                "cut_lines=%d cut_tokens=%d lines=%d max_len=%d said=once",
+                "cut_lines=%d cut_tokens=%d lines=%d max_len=%d logged=once",
                 self.cut_lines,
                 self.cut_tokens,
                 self.lines,

@@ -3,10 +3,10 @@
     request   {"source": template, "variables": {name: value} | null}    null: only compile
     reply     {"text": ...} | {"invalid": why} | {"failed": why} | {"refused": why}
 
-Each is JSON in UTF-8 after its length in 8 bytes, big-endian; a first reply says that the program
-is ready. It imports the standard library and jinja2, nothing of Weft. Templates see the names that
-transformers gives them. Differs from jinja2's sandbox: an unsafe attribute is an error at once, and
-functions have no text (their repr shows addresses).
+Each is JSON in UTF-8 after its length in 8 bytes, big-endian; a first reply signals that the
+program is ready. It imports the standard library and jinja2, nothing of Weft. Templates have the
+globals of transformers. Differs from jinja2's sandbox: an unsafe attribute is an error at once, and
+functions cannot be printed (their repr shows addresses).
 """
 
 import json
@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from types import BuiltinMethodType, FunctionType, MethodType
@@ -147,7 +148,8 @@ def send(reply: dict[str, str]) -> None:
 def main(megabytes: int, seconds: float) -> None:
     # address space; no written files, no further processes, no core dumps
     for name, value in {"AS": megabytes << 20, "FSIZE": 0, "NPROC": 0, "CORE": 0}.items():
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+        with suppress(ValueError, OSError):  # a lower limit already holds; macOS has no RLIMIT_AS
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
     send({"text": ""})
     while header := sys.stdin.buffer.read(8):
         request = json.loads(sys.stdin.buffer.read(int.from_bytes(header, "big")))
@@ -160,5 +162,5 @@ def main(megabytes: int, seconds: float) -> None:
 if __name__ == "__main__":
     try:
         main(int(sys.argv[1]), float(sys.argv[2]))
-    except MemoryError:  # no reply can be built reliably: the exit code says it
+    except MemoryError:  # a reply might need memory too, so the exit code is the reply
         os._exit(3)

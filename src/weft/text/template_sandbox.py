@@ -76,9 +76,11 @@ class TemplateSandbox:
                     start_new_session=True,  # a terminal sends Ctrl-C to its whole process group
                 )
             self.receive(MAX_REPLY)
-        except (OSError, EOFError) as error:
+        except BaseException as error:
             reason = self.stop(error)
             self.connection.close()  # the process may not exist
+            if not isinstance(error, (OSError, EOFError)):
+                raise
             raise WeftError(
                 f"chat templates need a helper process, which did not start: {reason}. "
                 f"Check that {sys.executable} can import jinja2."
@@ -102,6 +104,7 @@ class TemplateSandbox:
         process, self.process = self.process, None
         if process is None:
             return str(error)
+        limit = self.connection.gettimeout()
         self.connection.close()
         has_ended = isinstance(error, (EOFError, ConnectionError))
         try:
@@ -110,7 +113,7 @@ class TemplateSandbox:
             process.kill()
             process.wait()
             is_late = isinstance(error, TimeoutError)
-            return f"it takes more than {self.seconds:g} s" if is_late else str(error)
+            return f"it takes more than {limit:g} s" if is_late else str(error)
         if code == OUT_OF_MEMORY:
             return f"it needs more than {self.megabytes} MB of memory"
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
