@@ -1,4 +1,4 @@
-"""A run that was stopped, in whatever way, ends like one that never was: bit for bit."""
+"""An interrupted run continues to the same bits as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def weights(out: Path) -> bytes:
 
 
 class Killed(BaseException):
-    """Stands for a kill at a chosen step, where a real one would be at a random one."""
+    """Simulates a kill at a chosen step."""
 
 
 def train_until(step: int, folder: Path, out: Path, **changes: object) -> None:
-    """Train, but fall over in the middle of a step."""
+    """Train until a step, then raise Killed."""
 
     def watch(progress: Progress) -> None:
         if progress.step == step and not progress.scores:
@@ -87,7 +87,7 @@ def test_a_run_cut_off_at_any_step_ends_with_the_same_weights(
     assert scores["valid"] == again["valid"] and scores["steps"] == again["steps"] == 12
 
 
-def test_rdrop_begins_behind_the_step_that_is_named(tmp_path: Path) -> None:
+def test_rdrop_starts_after_the_step_of_rdrop_from(tmp_path: Path) -> None:
     plain, later = tmp_path / "plain", tmp_path / "later"
     run_training(recipe(average=3), files(tmp_path), plain)
     run_training(recipe(average=3, rdrop=2.0, rdrop_from=8), files(tmp_path), later)
@@ -143,7 +143,7 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
         torch.testing.assert_close(tensor, mean, rtol=1e-6, atol=1e-7)
 
 
-def test_patience_ends_a_run_early_and_says_so(tmp_path: Path) -> None:
+def test_early_stopping_ends_a_run_before_its_last_step(tmp_path: Path) -> None:
     # a learning rate of next to nothing: the validation loss never falls by being trained longer
     settings = recipe(
         steps=40, evaluate_every=1, patience=3, optimiser={"lr": 1e-12}, save_every=100
@@ -152,7 +152,7 @@ def test_patience_ends_a_run_early_and_says_so(tmp_path: Path) -> None:
     assert scores["steps"] < 40
 
 
-def test_a_loss_that_is_not_a_number_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = recipe(
         steps=400, optimiser={"lr": 1e30, "clip": None}, schedule={"kind": "constant", "warmup": 0}

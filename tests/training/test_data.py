@@ -1,4 +1,4 @@
-"""Files -> batches: each row once an epoch, the same for the same seed, every problem told."""
+"""Files -> batches: each row once an epoch, the same for the same seed, every problem an error."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_stream_is_cut_elsewhere_each_epoch_and_nothing_is_lost(
     assert batch.documents_BT is None
 
 
-def test_masking_hides_the_asked_share_and_asks_only_for_what_is_hidden(
+def test_mlm_masks_the_configured_share_and_predicts_only_those_tokens(
     tmp_path: Path,
     tokenizer: Tokenizer,
 ) -> None:
@@ -141,18 +141,18 @@ def test_masking_hides_the_asked_share_and_asks_only_for_what_is_hidden(
     texts = [text for pair in PAIRS for text in pair] * 5
     data = text_data(tmp_path, texts, tokenizer, settings)
     rows = list(range(len(data.samples(0))))
-    asked_for = sum(int((data.masked(0, row).targets_T != IGNORE).sum()) for row in rows)
-    assert data.count_targets(0, rows) == asked_for
-    asked = hidden = seen = 0
-    for row in range(len(data.samples(0))):
+    num_predicted = sum(int((data.masked(0, row).targets_T != IGNORE).sum()) for row in rows)
+    assert data.count_targets(0, rows) == num_predicted
+    num_masked = total = 0
+    for row in rows:
         plain, masked = data.samples(0)[row], data.masked(0, row)
-        chosen = masked.targets_T != IGNORE
-        assert (masked.targets_T[chosen] == plain.ids_T[chosen]).all()
-        assert (masked.ids_T[~chosen] == plain.ids_T[~chosen]).all()
-        asked, seen = asked + int(chosen.sum()), seen + plain.length
-        hidden += int((masked.ids_T[chosen] == tokenizer.mask_id).sum())
-    assert asked / seen == pytest.approx(0.3, abs=0.04)
-    assert hidden / asked == pytest.approx(0.8, abs=0.06)
+        is_target = masked.targets_T != IGNORE
+        assert (masked.targets_T[is_target] == plain.ids_T[is_target]).all()
+        assert (masked.ids_T[~is_target] == plain.ids_T[~is_target]).all()
+        total += plain.length
+        num_masked += int((masked.ids_T[is_target] == tokenizer.mask_id).sum())
+    assert num_predicted / total == pytest.approx(0.3, abs=0.04)
+    assert num_masked / num_predicted == pytest.approx(0.8, abs=0.06)
     again = data.masked(0, 0)
     assert np.array_equal(again.ids_T, data.masked(0, 0).ids_T)
     assert not np.array_equal(again.ids_T, data.masked(1, 0).ids_T)
@@ -203,7 +203,7 @@ def test_the_file_of_ids_holds_every_document_once(tmp_path: Path, tokenizer: To
     assert [part.tolist() for part in found] == tokenizer.encode_batch(texts)
 
 
-def test_documents_of_a_sample_are_kept_apart(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_documents_of_a_sample_are_numbered(tmp_path: Path, tokenizer: Tokenizer) -> None:
     settings = TextDataConfig(sample_len=16, batch_tokens=32)
     data = text_data(tmp_path, [p[0] for p in PAIRS], tokenizer, settings)
     batch = data.load(0, data.plan(0)[0])

@@ -1,4 +1,4 @@
-"""Two real processes on this machine (gloo) train like one: the same losses, the same files."""
+"""Two processes (gloo) train like one: the same losses, the same files."""
 
 from __future__ import annotations
 
@@ -71,10 +71,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("is_split", [False, True], ids=["ddp", "fsdp"])
-def test_two_processes_have_the_losses_of_one(is_split: bool, alone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_sharded", [False, True], ids=["ddp", "fsdp"])
+def test_two_processes_have_the_losses_of_one(
+    is_sharded: bool, alone: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
-    launch(tmp_path, out, 2, f"train.shard={str(is_split).lower()}")
+    launch(tmp_path, out, 2, f"train.shard={str(is_sharded).lower()}")
     assert losses(out) == pytest.approx(losses(alone), abs=1e-4)
     ours, theirs = (load_file(run / "model.safetensors") for run in (out, alone))
     assert ours.keys() == theirs.keys()
@@ -96,15 +98,15 @@ def test_two_processes_read_one_text_like_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("is_split", [False, True], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize("is_sharded", [False, True], ids=["ddp", "fsdp"])
 def test_a_checkpoint_of_two_processes_is_one_of_one_process(
-    is_split: bool, alone: Path, tmp_path: Path
+    is_sharded: bool, alone: Path, tmp_path: Path
 ) -> None:
     """Stopped with two processes, continued by one, and the other way round."""
     for first, second in ((2, 1), (1, 2)):
         folder = tmp_path / f"{first}-{second}"
         folder.mkdir()
-        out, shard = folder / "run", f"train.shard={str(is_split).lower()}"
+        out, shard = folder / "run", f"train.shard={str(is_sharded).lower()}"
         launch(folder, out, first, shard)
         for name in ("model.safetensors", "scores.json", "config.json"):
             (out / name).unlink()

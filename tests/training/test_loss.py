@@ -23,7 +23,7 @@ def draw(N: int = 11, D: int = 6, V: int = 17) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def plain(logits: Tensor, targets: Tensor, config: LossConfig) -> Tensor:
-    """The same loss as a textbook writes it."""
+    """The same loss in torch functions."""
     both = torch.cat((targets, targets)) if config.rdrop else targets
     loss = F.cross_entropy(logits, both, reduction="sum", label_smoothing=config.smoothing)
     if config.rdrop:
@@ -39,7 +39,7 @@ def plain(logits: Tensor, targets: Tensor, config: LossConfig) -> Tensor:
 )
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("config", [LossConfig(), LossConfig(0.1), LossConfig(0.1, rdrop=5.0)])
-def test_it_is_the_textbooks_loss(
+def test_the_loss_equals_torchs_cross_entropy_and_kl(
     config: LossConfig, has_bias: bool, chunk_elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk_elements)
@@ -56,7 +56,7 @@ def test_it_is_the_textbooks_loss(
         torch.testing.assert_close(a, b)
 
 
-def test_without_gradients_nothing_is_kept() -> None:
+def test_without_gradients_the_loss_has_no_graph() -> None:
     hidden, weight, _, targets = draw()
     with torch.no_grad():
         loss = token_loss(hidden, weight, None, targets, LossConfig())
@@ -104,14 +104,14 @@ def test_the_compiled_rdrop_loss_equals_the_reference() -> None:
 
 
 @pytest.mark.parametrize("target", [-1, 17])
-def test_a_target_that_is_no_word_is_refused(target: int) -> None:
+def test_a_target_outside_the_vocabulary_is_refused(target: int) -> None:
     hidden, weight, _, targets = (x.detach() for x in draw(N=4))
     targets = torch.tensor([target, 1, target, 1])
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
         token_loss(hidden.float(), weight.float(), None, targets, LossConfig(0.1, rdrop=1.0))
 
 
-def test_two_passes_have_the_same_targets_of_any_kind_of_number() -> None:
+def test_two_passes_need_the_same_targets_of_any_integer_type() -> None:
     hidden, weight, _, targets = (x.detach() for x in draw(N=4))
     hidden, weight, config = hidden.float(), weight.float(), LossConfig(0.1, rdrop=1.0)
     both = torch.cat((targets[:2], targets[:2]))

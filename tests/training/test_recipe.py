@@ -44,7 +44,7 @@ def test_every_recipe_of_the_project_is_valid(path: Path) -> None:
         ({"train": {"schedule": {"kind": "cosin"}}}, "Did you mean 'cosine'?"),
     ],
 )
-def test_what_cannot_work_is_refused(values: dict[str, Any], sentence: str) -> None:
+def test_contradictory_settings_are_refused(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Recipe.from_dict(values)
     assert sentence in str(caught.value)

@@ -39,21 +39,21 @@ def test_a_recipe_file_names_its_data_relative_to_itself(tmp_path: Path) -> None
     assert model.translate([""]) == [""]
 
 
-def test_settings_and_dicts_work_too(tmp_path: Path) -> None:
+def test_a_dict_is_a_recipe_too(tmp_path: Path) -> None:
     source, target = write_pairs(tmp_path)
     values = recipe(steps=2).to_dict()
     values["data"] = {"text": [str(source), str(target)], "objective": "lm"}
     assert weft.train(values, out=tmp_path / "lm")["steps"] == 2
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_or_missing_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="data.out is empty"):
         weft.train({})
     with pytest.raises(UsageError, match="none of pairs, tsv and text given"):
         weft.train({}, out=tmp_path / "x")
 
 
-def test_tensorboard_gets_the_curves(tmp_path: Path) -> None:
+def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     source, target = write_pairs(tmp_path)
