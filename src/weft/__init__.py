@@ -26,22 +26,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.engine.load import load as load
+    from weft.core.forward_batch import ForwardBatch as ForwardBatch
+    from weft.engine.client import Completion as Completion
+    from weft.engine.client import Translation as Translation
+    from weft.engine.config import EngineConfig as EngineConfig
+    from weft.engine.engine import Engine as Engine
+    from weft.engine.loaded_model import LoadedModel as LoadedModel
+    from weft.engine.loaded_model import load as load
+    from weft.engine.request import GenerationRequest as GenerationRequest
+    from weft.engine.request import RequestOutput as RequestOutput
+    from weft.engine.worker_pool import WorkerPool as WorkerPool
+    from weft.look.attention_weights import self_attention as self_attention
     from weft.models.build import build_model as build_model
     from weft.models.config import ModelConfig as ModelConfig
+    from weft.sampling.logits_processors import SamplingRow as SamplingRow
+    from weft.sampling.params import SamplingParams as SamplingParams
+    from weft.sampling.sampler import sample as sample
+    from weft.text.batching import collate as collate
     from weft.text.tokenizer import Tokenizer as Tokenizer
     from weft.training.run import train as train
 
 __version__ = "0.1.0.dev0"
 
 PUBLIC = {
+    "Completion": "weft.engine.client",
+    "Engine": "weft.engine.engine",
+    "EngineConfig": "weft.engine.config",
+    "ForwardBatch": "weft.core.forward_batch",
+    "GenerationRequest": "weft.engine.request",
+    "LoadedModel": "weft.engine.loaded_model",
     "ModelConfig": "weft.models.config",
+    "RequestOutput": "weft.engine.request",
+    "SamplingParams": "weft.sampling.params",
+    "SamplingRow": "weft.sampling.logits_processors",
     "Tokenizer": "weft.text.tokenizer",
+    "Translation": "weft.engine.client",
+    "WorkerPool": "weft.engine.worker_pool",
     "build_model": "weft.models.build",
-    "load": "weft.engine.load",
+    "collate": "weft.text.batching",
+    "load": "weft.engine.loaded_model",
+    "sample": "weft.sampling.sampler",
+    "self_attention": "weft.look.attention_weights",
     "train": "weft.training.run",
 }
-"""What we promise: each public name and the module that holds it. The rest may move."""
+"""The public API: each name and the module that defines it (docs/api.md). Modules may change."""
 
 __all__ = [*PUBLIC, "__version__"]
 

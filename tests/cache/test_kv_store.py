@@ -14,7 +14,7 @@ from weft.cache.kv_store import lazy_zeros
 from weft.core.errors import UsageError
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
-from weft.engine.model import LoadedModel
+from weft.engine.loaded_model import LoadedModel
 
 
 def test_a_forked_process_has_pages_of_its_own() -> None:
@@ -34,8 +34,8 @@ def test_memory_that_cannot_be_had_is_a_memory_error() -> None:
 
 
 def test_a_cache_that_is_too_large_is_refused_with_its_size() -> None:
-    with pytest.raises(UsageError, match=r"cache_gib is 1e\+09: this machine has no room"):
-        LoadedModel(tiny("decoder"), EngineConfig(cache_gib=1e9)).desk  # noqa: B018
+    with pytest.raises(UsageError, match=r"cache_gib is 1e\+09: this machine cannot allocate"):
+        LoadedModel(tiny("decoder"), EngineConfig(cache_gib=1e9)).client  # noqa: B018
 
 
 def resident() -> int:

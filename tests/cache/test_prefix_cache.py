@@ -11,8 +11,8 @@ from weft.cache import PREFIX_CACHES
 from weft.cache.events import replay
 from weft.cache.page_tables import first_readable_block
 from weft.cache.prefix_cache import PrefixQuery, num_readable_blocks
-from weft.core.choices import pick
 from weft.core.errors import ConfigError
+from weft.core.registry import pick
 
 ABCDEF = [1, 2, 3, 4, 5, 6]
 

@@ -64,9 +64,12 @@ def test_a_turn_has_what_was_asked_for_and_says_when_it_was_cut(
     monkeypatch.setattr("sys.stdin", io.StringIO("a cat\n"))
     assert main(asked) == 0
     shown = capsys.readouterr()
-    assert shown.out == turn["content"] + "\n" and "cut after 3 tokens" in shown.err
+    assert (
+        shown.out == turn["content"] + "\n"
+        and "stopped at --max-tokens after 3 tokens" in shown.err
+    )
     assert main([*asked, "--logprobs", "1"]) == 2
-    assert "only --json has a place" in capsys.readouterr().err
+    assert "only --json prints log-probabilities" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])

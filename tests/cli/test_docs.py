@@ -9,7 +9,7 @@ import pytest
 import weft
 from tests.engine.tiny import tiny
 from weft.engine.config import EngineConfig
-from weft.engine.model import LoadedModel
+from weft.engine.loaded_model import LoadedModel
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

@@ -7,7 +7,7 @@ import pytest
 from tests.engine.tiny import LINES, tiny_folder
 from weft.cli.app import Command, main
 from weft.cli.translate import one_line
-from weft.engine.load import load
+from weft.engine.loaded_model import load
 from weft.text.metrics import score
 
 COMMANDS = {"eval": Command("weft.cli.eval", "Score a model.")}
@@ -91,7 +91,7 @@ def test_text_gives_perplexity(language_model, tmp_path, capsys):
     path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
     loaded = load(language_model)
     found = evaluate(capsys, language_model, "--text", path)
-    loss = loaded.loss(LINES)
+    loss = loaded.score(LINES)
     assert found == pytest.approx(
         {"perplexity": loss.perplexity, "loss": loss.per_token, "tokens": loss.tokens}
     )
@@ -106,10 +106,10 @@ def test_errors_are_one_sentence(model, language_model, pairs, tmp_path, capsys)
     out = tmp_path / "no" / "where.txt"
     both = ["--pairs", source, reference]
     cases = [
-        ([model], 2, "there is nothing to score. Give --pairs"),
-        ([model, *both, "--text", short], 2, "--pairs and --text cannot stand together"),
-        ([model, "--tsv", short, "--text", short], 2, "--tsv and --text cannot stand together"),
-        ([model, "--text", short, "--out", out], 2, "--out holds translations, but --text has"),
+        ([model], 2, "there is nothing to score. Use --pairs"),
+        ([model, *both, "--text", short], 2, "--pairs and --text cannot be combined"),
+        ([model, "--tsv", short, "--text", short], 2, "--tsv and --text cannot be combined"),
+        ([model, "--text", short, "--out", out], 2, "--out is for translations, but --text has"),
         ([model, "--text", short], 2, "this model is of kind encoder-decoder: perplexity needs"),
         ([language_model, *both], 2, "this model is of kind decoder: translate needs"),
         ([model, "--pairs", source, short], 1, f"{source}: has 4 lines, but {short} has 1"),

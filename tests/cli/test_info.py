@@ -52,7 +52,7 @@ def test_compare_heads_has_one_row_a_kind(recipe: str, capsys: pytest.CaptureFix
     assert [row["heads"] for row in rows] == ["mha", "gqa", "mqa", "mla"]
     assert main(["info", recipe, "--compare", "heads"]) == 0
     text = capsys.readouterr().out
-    assert all(kind in text for kind in ("mha", "gqa", "mqa", "mla", "share of mha"))
+    assert all(kind in text for kind in ("mha", "gqa", "mqa", "mla", "relative to mha"))
 
 
 def test_set_changes_one_part(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +87,24 @@ def test_people_get_a_table(recipe: str, capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "code", "sentence"),
     [
         (["no-such.toml"], 1, "no-such.toml: there is no such file"),
-        (["{recipe}", "--set", "model.widht=3"], 2, "Did you mean 'width'?"),
-        (["{recipe}", "--set", "width=3"], 2, "begin its name with 'model.'"),
+        (
+            ["{recipe}", "--set", "model.widht=3"],
+            2,
+            "model.widht is not a setting. Did you mean 'width'?",
+        ),
+        (
+            ["{recipe}", "--set", "model.atention.kind=mla"],
+            2,
+            "model.atention is not a setting. Did you mean 'attention'?",
+        ),
+        (["{recipe}", "--set", "model.width=0"], 2, "model.width is 0: it must be"),
+        (
+            ["{recipe}", "--set", "model.attention.kind=gla"],
+            2,
+            "model.attention.kind is 'gla': all",
+        ),
+        (["{recipe}", "--set", "model.attention.num_heads=3"], 2, "in model"),
+        (["{recipe}", "--set", "width=3"], 2, "its name must begin with 'model.'"),
         (["{recipe}", "--set", "model.width"], 2, "has no value"),
         (["{folder}"], 1, "has no config.json, so it is not a model folder"),
         (["{empty}"], 2, "has no [model] section"),

@@ -1,10 +1,10 @@
-"""What commands print with: JSON that is plain UTF-8, tables, and talk that stays on stderr."""
+"""Output of commands: JSON in plain UTF-8, tables, and status lines on stderr."""
 
 from pathlib import Path
 
 import pytest
 
-from weft.cli.output import print_json, print_table, progress, say, shown
+from weft.cli.output import format_cell, print_json, print_table, progress, status
 from weft.core.config import Config
 
 
@@ -41,12 +41,12 @@ def test_a_table_shows_every_cell_as_it_is_and_numbers_to_the_right(capsys, monk
     ("cell", "text"),
     [(None, "-"), (True, "yes"), (False, "no"), (1234, "1,234"), (0.123456, "0.1235"), ("a", "a")],
 )
-def test_a_cell_reads_as_people_write_it(cell, text):
-    assert shown(cell) == text
+def test_a_cell_is_formatted_for_readers(cell, text):
+    assert format_cell(cell) == text
 
 
-def test_talk_and_progress_leave_stdout_alone(capsys):
-    say("hello")
+def test_status_and_progress_are_not_printed_to_stdout(capsys):
+    status("hello")
     with progress("work", total=2) as step:
         step(1)
     assert capsys.readouterr() == ("", "hello\n")

@@ -83,16 +83,16 @@ def test_training_writes_what_it_was_told_and_says_it(tmp_path):
     tokenizer = Tokenizer.load(out)
     assert tokenizer.decode(tokenizer.encode("THE CAT")) == "the cat"
     assert result.stdout == ""
-    assert "words.json: a word tokenizer with 7 ids, learnt from standard input." in result.stderr
+    assert "words.json: a word tokenizer with 7 ids, trained on standard input." in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["nowhere"], 1, "nowhere: there is no such tokenizer"),
-        (["MODEL", "--kind", "bpe"], 2, "kind is a setting for training, but --train is not there"),
-        (["MODEL", "--ids", "--json"], 2, "--ids and --json cannot stand together"),
-        (["MODEL", "--train", "--ids"], 2, "--train and --ids cannot stand together"),
+        (["MODEL", "--kind", "bpe"], 2, "kind is a setting for training, but --train is missing"),
+        (["MODEL", "--ids", "--json"], 2, "--ids and --json cannot be combined"),
+        (["MODEL", "--train", "--ids"], 2, "--train and --ids cannot be combined"),
         (["MODEL", "gone.txt"], 1, "gone.txt: there is no such file"),
         (["MODEL", "--max-len", "2"], 2, "max_len is 2 but begin and end alone take 2"),
         (["x", "--train", "--kind", "bpp"], 2, "'bpp' is not a known kind of tokenizer"),

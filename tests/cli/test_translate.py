@@ -13,7 +13,7 @@ import pytest
 from tests.engine.tiny import tiny_folder
 from weft.cli import translate as module
 from weft.cli.app import Command, main
-from weft.engine.load import load
+from weft.engine.loaded_model import load
 
 COMMANDS = {"translate": Command("weft.cli.translate", "Translate lines.")}
 LINES = ["the cat", "", "a dog ate the mat on two apples", "  ", "它很甜"]
@@ -98,7 +98,7 @@ def test_workers_change_nothing(model, file, capsys):
     assert weft(model, file, "--beam", 2, "--workers", 2) == 0
     assert capsys.readouterr().out == alone
     assert weft(model, file, "--workers", 2, "--temperature", 1) == 2
-    assert "drawing has one process" in capsys.readouterr().err
+    assert "workers only run beam" in capsys.readouterr().err
 
 
 def test_translations_are_drawn_with_a_temperature(model, file, capsys):
@@ -157,7 +157,7 @@ def test_errors_are_one_sentence(model, tmp_path, capsys):
         ([model, "gone.txt"], 1, "gone.txt: there is no such file"),
         ([model, bad], 1, f"{bad}, line 2: byte 0xff at byte 1 of the line is not UTF-8"),
         ([lm, bad], 2, "this model is of kind decoder: translate needs"),
-        ([model, bad, "--n-best", "3"], 2, "--n-best is 3 but --beam is 1: a search finds no more"),
+        ([model, bad, "--n-best", "3"], 2, "--n-best is 3 but --beam is 1: a beam search ret"),
         ([model, bad, "--beam", "2", "--temperature", "1"], 2, "--beam is 2 and --temperature 1"),
         ([model, bad, "--max-tokens", "99"], 2, "max_tokens is 99 but the model's max_len is 40"),
         ([model, bad, "--beam", "0"], 2, "--beam is 0: it must be greater than or equal to 1. See"),

@@ -95,8 +95,7 @@ def test_the_string_under_a_field_documents_it():
         ),
         (
             {"position": {"base": 5}},
-            "position.kind is missing: allowed are rotary, buckets, bins. "
-            "Say which one position is.",
+            "position.kind is missing: allowed are rotary, buckets, bins. Set position.kind.",
         ),
         (
             {"position": {"kind": "rotary", "base": -1}},
@@ -147,7 +146,7 @@ def test_a_value_that_fits_no_branch_of_a_union_is_named_without_the_branch():
 
 
 def test_a_missing_value_is_said_to_be_missing():
-    assert problems_of(NeedyConfig, {}) == ["path is missing: it has no default. Give it a value."]
+    assert problems_of(NeedyConfig, {}) == ["path is missing: it has no default. Set it."]
 
 
 def test_all_problems_come_at_once():

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from weft.engine.beam import BeamConfig, Beams, Hypothesis
 from weft.engine.chances import Chances
+from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
-from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.ranking import advance_all, best_of_all
-from weft.engine.writing import GREEDY, Writing
+from weft.engine.request import GREEDY, GenerationRequest
 from weft.models.build import Model
 from weft.sampling.params import SamplingParams
 
@@ -44,15 +44,15 @@ def beam_search(
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     search = BeamConfig(beam, length_penalty, num_best, first, tuple(banned))
     ends = frozenset() if end_id is None else frozenset([end_id])
-    desk = Desk(Engine(model, config=SMALL))
+    client = EngineClient(Engine(model, config=SMALL))
     found: list[list[Hypothesis]] = [[] for _ in prompts]
-    names = desk.open_all(
+    names = client.submit_all(
         [
-            Writing(tuple(prompt), limit, source, ends=ends, beam=search)
+            GenerationRequest(tuple(prompt), limit, source, ends=ends, beam=search)
             for prompt, limit, source in zip(prompts, limits, tuples(sources, prompts), strict=True)
         ]
     )
-    for place, update in desk.results(names):
+    for place, update in client.results(names):
         found[place] = update.hypotheses
     return found
 
@@ -67,12 +67,12 @@ def generate(
 ) -> list[list[int]]:
     """The new tokens of each prompt, the end not included."""
     ends = frozenset() if end_id is None else frozenset([end_id])
-    desk = Desk(Engine(model, config=SMALL))
+    client = EngineClient(Engine(model, config=SMALL))
     pairs = zip(prompts, tuples(sources, prompts), strict=True)
-    names = desk.open_all(
-        [Writing(tuple(p), max_tokens, source, sampling, ends) for p, source in pairs]
+    names = client.submit_all(
+        [GenerationRequest(tuple(p), max_tokens, source, sampling, ends) for p, source in pairs]
     )
-    return [[t for update in desk.follow(name) for t in update.tokens] for name in names]
+    return [[t for update in client.stream(name) for t in update.tokens] for name in names]
 
 
 def tuples(

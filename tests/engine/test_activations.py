@@ -14,7 +14,7 @@ from tests.checkpoint.gguf.test_quantized_model import logits, write
 from weft.core.errors import ConfigError, DataError
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
-from weft.engine.model import LoadedModel
+from weft.engine.loaded_model import LoadedModel
 
 from .test_engine import SMALL, requests, run
 from .tiny import tiny_folder
@@ -49,7 +49,7 @@ def test_a_request_has_the_same_bits_however_it_is_served(path: Path) -> None:
 
 def test_logits_are_near_the_exact_ones(path: Path) -> None:
     ids_BT = torch.randint(290, (2, 9))
-    rounded, exact = load_int8(path).desk.engine.model, weft.load(path).desk.engine.model
+    rounded, exact = load_int8(path).client.engine.model, weft.load(path).client.engine.model
     with torch.inference_mode():
         found, expected = logits(rounded, ids_BT), logits(exact, ids_BT)
     off = (found - expected).norm() / expected.norm()
@@ -62,7 +62,7 @@ def test_a_model_in_floats_says_that_it_has_nothing_to_round(
     folder = tiny_folder(tmp_path / "m", "decoder")
     with caplog.at_level(logging.WARNING):
         loaded = load_int8(folder)
-    assert "activations=float32 asked=int8" in caplog.text
+    assert "activations=float32 requested=int8" in caplog.text
     text = weft.load(folder, engine=SMALL).generate("the cat", 5, temperature=0)
     assert loaded.generate("the cat", 5, temperature=0) == text
 
@@ -70,9 +70,9 @@ def test_a_model_in_floats_says_that_it_has_nothing_to_round(
 def test_a_cache_of_other_arithmetic_is_refused(path: Path, tmp_path: Path) -> None:
     exact = weft.load(path, engine=SMALL)
     exact.generate("the cat sat on the mat", 5, temperature=0)
-    exact.desk.engine.save_cache(tmp_path / "kept")
+    exact.client.engine.save_cache(tmp_path / "kept")
     with pytest.raises(DataError, match="activations float32, but this engine has int8"):
-        load_int8(path).desk.engine.load_cache(tmp_path / "kept")
+        load_int8(path).client.engine.load_cache(tmp_path / "kept")
 
 
 def test_other_values_are_refused() -> None:

@@ -13,18 +13,20 @@ from tests.engine import test_engine
 from tests.engine.test_engine import MODELS, SMALL
 from weft.core.errors import DataError, UsageError
 from weft.engine.beam import BeamConfig, Hypothesis
+from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
-from weft.engine.desk import Desk
 from weft.engine.engine import Engine
+from weft.engine.request import GenerationRequest
 from weft.engine.scheduling.audit import audit
 from weft.engine.scheduling.plan import Plan
-from weft.engine.writing import Writing
 from weft.models.encoder_decoder import EncoderDecoder
 
 from .tiny import tiny
 
 
-def searches(engine: Engine, number: int = 20, width: int = 1, **rules: Any) -> list[Writing]:
+def searches(
+    engine: Engine, number: int = 20, width: int = 1, **rules: Any
+) -> list[GenerationRequest]:
     """Prompts and limits of many lengths; most end by themselves, by a token that they write."""
     rng, vocab = random.Random(3), engine.model.config.vocab_size
     has_source = isinstance(engine.model, EncoderDecoder)
@@ -33,8 +35,8 @@ def searches(engine: Engine, number: int = 20, width: int = 1, **rules: Any) -> 
         prompt = tuple(rng.choices(range(5, vocab), k=rng.choice([1, 1, 2, 6])))
         source = tuple(rng.choices(range(5, vocab), k=rng.randrange(1, 12)))
         beam, limit = BeamConfig(width, **rules), rng.randrange(1, 24)
-        made.append(Writing(prompt, limit, source if has_source else None, beam=beam))
-    endless = search(make(engine, num_steps=1), made)
+        made.append(GenerationRequest(prompt, limit, source if has_source else None, beam=beam))
+    endless = search(make(engine, passes=1), made)
     written = [one[0].ids for one in endless]
     return [
         replace(writing, ends=frozenset([ids[len(ids) // 2]])) if place % 4 else writing
@@ -49,8 +51,8 @@ def make(like: str | Engine, **config: Any) -> Engine:
     return test_engine.make(like, **config)
 
 
-def search(engine: Engine, writings: list[Writing]) -> list[list[Hypothesis]]:
-    found = dict(Desk(engine).search(writings))
+def search(engine: Engine, writings: list[GenerationRequest]) -> list[list[Hypothesis]]:
+    found = dict(EngineClient(engine).search(writings))
     audit(engine.scheduler.state)
     return [found[place] for place in range(len(writings))]
 
@@ -117,7 +119,7 @@ def test_searches_wider_than_the_vocabulary_have_fewer_beams_at_first(vocab, wid
     model = tiny(**{**MODELS["grouped"], "vocab_size": vocab}).model
     one, many = (Engine(model, config=EngineConfig(**SMALL, num_steps=n)) for n in (1, 8))
     beam, ends = BeamConfig(width, num_best=width), frozenset(end)
-    writings = [Writing((first,), 9, beam=beam, ends=ends) for first in range(vocab)]
+    writings = [GenerationRequest((first,), 9, beam=beam, ends=ends) for first in range(vocab)]
     assert search(many, writings) == search(one, writings)
     assert many.statistics().steps < one.statistics().steps
 
@@ -127,7 +129,7 @@ def test_nobody_who_is_followed_waits_for_a_burst():
     engine = make("grouped", num_steps=8)
     for writing in searches(engine, 3):
         engine.submit(replace(writing, max_tokens=20, ends=frozenset()))
-    name = engine.submit(Writing((5, 6, 7), 12))
+    name = engine.submit(GenerationRequest((5, 6, 7), 12))
     found = [
         update.tokens for _ in range(14) for update in engine.step() if update.request_id == name
     ]
@@ -201,7 +203,7 @@ def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, num_steps, mon
     def cancelling(given: Any) -> torch.Tensor:
         calls.append(1)
         if len(calls) == 3:
-            many.cancel(names[0])
+            many.abort(names[0])
         return lanes(given)
 
     monkeypatch.setattr(many.runner, "run_lanes", cancelling)
@@ -212,8 +214,8 @@ def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, num_steps, mon
 @pytest.mark.parametrize("rules", [{"banned": (10_000,)}, {"banned": (-1,)}, {"first": 10_000}])
 def test_a_search_with_ids_that_are_not_there_is_refused(rules):
     engine = make("bias")
-    with pytest.raises(UsageError, match="ids go from 0 to"):
-        engine.submit(Writing((5,), 4, (6, 7), beam=BeamConfig(1, **rules)))
+    with pytest.raises(UsageError, match="ids range from 0 to"):
+        engine.submit(GenerationRequest((5,), 4, (6, 7), beam=BeamConfig(1, **rules)))
     assert engine.is_idle
 
 

@@ -19,8 +19,8 @@ from tests.engine.asking import SMALL, generate
 from tests.engine.tiny import tiny
 from weft.engine.beam import BeamConfig
 from weft.engine.engine import Engine
+from weft.engine.request import GenerationRequest
 from weft.engine.runner import Runner
-from weft.engine.writing import Writing
 from weft.models.build import Model
 from weft.native import compiled_stack
 from weft.native.compiled_stack import CompiledStack
@@ -310,14 +310,14 @@ def engine_of(model: Model) -> Engine:
 
 def run(engine: Engine, prompt: list[int]) -> list[int]:
     """Greedy tokens behind a prompt."""
-    name, tokens = engine.submit(Writing(tuple(prompt), 6)), list[int]()
+    name, tokens = engine.submit(GenerationRequest(tuple(prompt), 6)), list[int]()
     while not engine.is_idle:
         tokens += [token for one in engine.step() if one.request_id == name for token in one.tokens]
     return tokens
 
 
 def read(engine: Engine, text: list[int]) -> Tensor:
-    engine.submit_text(text)
+    engine.submit_embedding(text)
     (update,) = engine.step()
     assert update.vectors_TD is not None
     return update.vectors_TD
@@ -344,7 +344,7 @@ def test_engines_that_take_turns_have_their_own_pages(name: str) -> None:
     expected = [run(engine_of(model), prompt) for prompt in PROMPTS]
     engines = [engine_of(model) for _ in PROMPTS]
     for engine, prompt in zip(engines, PROMPTS, strict=True):
-        engine.submit(Writing(tuple(prompt), 6))
+        engine.submit(GenerationRequest(tuple(prompt), 6))
     outputs = [list[int]() for _ in engines]
     while any(not engine.is_idle for engine in engines):
         for engine, output in zip(engines, outputs, strict=True):
@@ -383,7 +383,7 @@ def test_memory_of_a_large_step_is_freed_after_it(kind: str, monkeypatch) -> Non
     gc.disable()
     try:
         for beam in (None, BeamConfig(1), BeamConfig(2)):
-            engine.submit(Writing(tuple(range(5, 30)), 9, source, beam=beam))
+            engine.submit(GenerationRequest(tuple(range(5, 30)), 9, source, beam=beam))
             while not engine.is_idle:
                 engine.step()
         assert made and not [one for one in made if one() is not None]

@@ -11,10 +11,10 @@ from weft.cache.contiguous_cache import ContiguousCache
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.engine import Engine
-from weft.engine.writing import Writing
+from weft.engine.request import GenerationRequest
 from weft.models.decoder import Decoder
 
-from .test_requests import engine_of, finish
+from .test_engine_requests import engine_of, finish
 from .tiny import tiny
 
 ORIGINAL = 16
@@ -29,7 +29,7 @@ def make(**scaling: Any) -> Engine:
 def tokens(engine: Engine) -> dict[str, list[int]]:
     lines: dict[str, list[int]] = {}
     for prompt in PROMPTS:
-        engine.submit(Writing(prompt, ORIGINAL - len(prompt)))
+        engine.submit(GenerationRequest(prompt, ORIGINAL - len(prompt)))
     for update in finish(engine):
         lines.setdefault(update.request_id, []).extend(update.tokens)
     return lines
@@ -64,7 +64,7 @@ def test_a_request_beyond_the_original_length_is_refused(
 ) -> None:
     engine = make(**DYNAMIC)
     with pytest.raises(UsageError, match=message):
-        engine.submit(Writing(tuple(prompt), max_tokens))
+        engine.submit(GenerationRequest(tuple(prompt), max_tokens))
     assert engine.is_idle
 
 

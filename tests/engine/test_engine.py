@@ -13,7 +13,7 @@ import pytest
 
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
-from weft.engine.writing import Update, Writing
+from weft.engine.request import GenerationRequest, RequestOutput
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.nn.packed_modules import pack_model
 from weft.sampling.params import SamplingParams
@@ -38,7 +38,7 @@ def make(name: str, **config: Any) -> Engine:
     return Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**{**SMALL, **config}))
 
 
-def requests(engine: Engine, number: int = 12, seed: int = 1) -> list[Writing]:
+def requests(engine: Engine, number: int = 12, seed: int = 1) -> list[GenerationRequest]:
     """Prompts that share beginnings, and several kinds of sampling."""
     rng, vocab = random.Random(seed), engine.model.config.vocab_size
     common = [rng.randrange(5, vocab) for _ in range(9)]
@@ -50,17 +50,21 @@ def requests(engine: Engine, number: int = 12, seed: int = 1) -> list[Writing]:
         temperature = (0.0, 0.9)[i % 2]
         sampling = SamplingParams(temperature=temperature, seed=i, top_p=0.9, logprobs=2)
         source = tuple(rng.choices(range(5, vocab), k=rng.randrange(1, 14)))
-        made.append(Writing(prompt, rng.randrange(1, 14), source if has_source else None, sampling))
+        made.append(
+            GenerationRequest(
+                prompt, rng.randrange(1, 14), source if has_source else None, sampling
+            )
+        )
     return made
 
 
-def long_ones(writings: list[Writing]) -> list[Writing]:
+def long_ones(writings: list[GenerationRequest]) -> list[GenerationRequest]:
     """Greedy texts that are long enough to repeat themselves."""
     sampling = SamplingParams(temperature=0.0, logprobs=2)
-    return [Writing(w.prompt[:2], 36, w.source, sampling) for w in writings[:3]]
+    return [GenerationRequest(w.prompt[:2], 36, w.source, sampling) for w in writings[:3]]
 
 
-def run(engine: Engine, writings: list[Writing], at_once: bool = True) -> list[list[Any]]:
+def run(engine: Engine, writings: list[GenerationRequest], at_once: bool = True) -> list[list[Any]]:
     """Tokens and log-probabilities of each request, in order."""
     found: dict[str, list[Any]] = {}
 
@@ -77,7 +81,7 @@ def run(engine: Engine, writings: list[Writing], at_once: bool = True) -> list[l
     return list(found.values())
 
 
-def contents(update: Update) -> list[Any]:
+def contents(update: RequestOutput) -> list[Any]:
     assert update.error is None
     return [(token, one) for token, one in zip(update.tokens, update.logprobs, strict=True)]
 
@@ -88,7 +92,8 @@ def test_greedy_tokens_are_those_of_uncached_passes(name: str, packed: bool) -> 
     engine = make(name)
     writings = requests(engine)
     greedy = [
-        Writing(w.prompt, 8, w.source, SamplingParams(temperature=0, logprobs=0)) for w in writings
+        GenerationRequest(w.prompt, 8, w.source, SamplingParams(temperature=0, logprobs=0))
+        for w in writings
     ]
     expected = [plain.greedy(engine.model, w.prompt, 8, source=w.source) for w in greedy]
     if packed:

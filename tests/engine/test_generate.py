@@ -1,4 +1,4 @@
-"""Writing by the engine, in ids: begin, one token at a time, end."""
+"""Generation by the engine, in ids: begin, one token at a time, end."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_an_end_may_come_only_when_the_text_is_whole() -> None:
     assert matcher.is_accepting and not matcher.is_finished
     matcher.advance(ends[1])
     assert matcher.is_finished
-    with pytest.raises(AssertionError, match="nothing may follow an end"):
+    with pytest.raises(AssertionError, match="no token may follow an end"):
         matcher.allowed()
     matcher.rollback(1)
     assert not matcher.is_finished and matcher.allowed()[b]
@@ -265,15 +265,15 @@ def test_special_tokens_are_never_text() -> None:
 @pytest.mark.parametrize(
     ("kind", "source", "message"),
     [
-        ("regex", "(", "cannot be used: .*unclosed group"),
-        ("regex", "(?=a)b", "cannot be used: .*look-around"),
-        ("regex", "a\\", "ends in a lone backslash"),
+        ("regex", "(", "cannot be compiled: .*unclosed group"),
+        ("regex", "(?=a)b", "cannot be compiled: .*look-around"),
+        ("regex", "a\\", "ends in a single backslash"),
         ("regex", 7, "the regular expression is 7: it must be a str"),
-        ("regex", r"[^\s\S]", "the grammar cannot be met: no text"),
-        ("json_schema", {"type": "strin"}, "cannot be used: Invalid type: strin"),
-        ("json_schema", {"not": {}}, "cannot be used: .*not"),
+        ("regex", r"[^\s\S]", "the grammar matches no text"),
+        ("json_schema", {"type": "strin"}, "cannot be compiled: Invalid type: strin"),
+        ("json_schema", {"not": {}}, "cannot be compiled: .*not"),
         ("json_schema", {"type": "string", "minLength": 5, "maxLength": 2}, "minLength .5. is gre"),
-        ("json_schema", {"enum": []}, "cannot be used: Unsatisfiable schema"),
+        ("json_schema", {"enum": []}, "cannot be compiled: Unsatisfiable schema"),
         ("json_schema", {"enum": [{1}]}, "the JSON schema is not JSON: .*set"),
         ("json_schema", "object", "the JSON schema is str 'object': it must be an object"),
     ],
@@ -294,10 +294,12 @@ def test_an_unknown_kind_of_grammar_is_refused() -> None:
 def test_what_the_tokens_cannot_spell_is_refused() -> None:
     tokenizer = trained("character", byte_fallback=False)
     vocabulary = GrammarVocabulary(tokenizer, [tokenizer.id_of("end")])
-    assert not vocabulary.spells_all
+    assert not vocabulary.has_all_bytes
     assert vocabulary.matcher(make_grammar("regex", "(the|\u9f98)")).allowed().any()
     for pattern in ("\u9f98", "the \u9f98", "(a|b|\u82f9){2}\u9f98"):
-        with pytest.raises(UsageError, match="no text that this model's tokens can spell"):
+        with pytest.raises(
+            UsageError, match="no text that can be written with this model's tokens"
+        ):
             vocabulary.matcher(make_grammar("regex", pattern))
 
 

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from weft.cache.events import EventLog, ReplayedState, replay
-from weft.core.errors import DataError
+from weft.core.errors import EngineError
 from weft.engine import engine as engine_module
 from weft.engine.beam import BeamConfig
+from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
-from weft.engine.desk import Desk
 from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
+from weft.engine.request import GenerationRequest, RequestOutput
+from weft.engine.sampling_step import choose_tokens
 from weft.engine.scheduling.audit import audit, holders
-from weft.engine.step import choose_tokens
-from weft.engine.writing import Update, Writing
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.sampling.params import SamplingParams
 
 from . import plain
-from .test_attention import MODELS
+from .test_attention_rows import MODELS
 from .tiny import tiny
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,13 +57,13 @@ class Fire:
         self.engine.listen(self.log)
         self.vocab = checkpoint.model.config.vocab_size
         self.common = self.rng.choices(range(5, self.vocab), k=12)
-        self.asked: dict[str, Writing] = {}
+        self.asked: dict[str, GenerationRequest] = {}
         self.found: dict[tuple[str, int], list[Any]] = {}
         self.done: set[str] = set()
         self.gone: set[str] = set()
         """Cancelled, failed, or lost with a step."""
 
-    def writing(self) -> Writing:
+    def writing(self) -> GenerationRequest:
         rng, vocab = self.rng, self.vocab
         prompt = self.common[: rng.randrange(1, 13)] + rng.choices(
             range(5, vocab), k=rng.randrange(4)
@@ -84,7 +84,7 @@ class Fire:
             if kind == "no token":  # what the grammar would allow is banned
                 sampling = SamplingParams(banned=tuple(range(1, vocab)))
         given = source if has_source else None
-        return Writing(tuple(prompt), rng.randrange(1, 24), given, sampling, **more)
+        return GenerationRequest(tuple(prompt), rng.randrange(1, 24), given, sampling, **more)
 
     def arrive(self) -> None:
         if len(self.engine.scheduler.state.groups) < 14 and self.rng.random() < 0.7:
@@ -95,7 +95,7 @@ class Fire:
         jobs = list(self.engine.scheduler.state.groups)
         if jobs and self.rng.random() < 0.1:
             name = self.rng.choice(jobs)
-            self.engine.cancel(name)
+            self.engine.abort(name)
             self.gone.add(name)
             self.check()
 
@@ -123,7 +123,7 @@ class Fire:
 
         return fail
 
-    def take(self, update: Update) -> None:
+    def take(self, update: RequestOutput) -> None:
         name = update.request_id
         if update.error is not None:
             assert self.asked[name].sampling.banned, update.error
@@ -132,7 +132,7 @@ class Fire:
         found = self.found.setdefault((name, update.index), [])
         found += zip(update.tokens, update.logprobs, strict=False)
         found += update.hypotheses
-        if update.finish is not None and not self.engine.has(name):
+        if update.finish is not None and not self.engine.is_active(name):
             self.done.add(name)
 
     def check(self) -> None:
@@ -145,12 +145,10 @@ class Fire:
         assert self.replayed.rows == state.filled_rows()
         owners = {owner for held in self.replayed.holders.values() for owner in held}
         names = {owner.split("/")[0] for owner in owners} - {"prefix", "sources"}
-        assert names <= set(state.groups), f"{names - set(state.groups)} have gone but hold pages"
-        assert not (self.gone | self.done) & set(state.groups), (
-            "who has gone is gone within the step"
-        )
-        known = {*self.engine.lines, *self.engine.beams, *self.engine.requests}
-        assert known <= set(state.groups), f"{known - set(state.groups)} are remembered for ever"
+        assert names <= set(state.jobs), f"{names - set(state.jobs)} have gone but hold pages"
+        assert not (self.gone | self.done) & set(state.jobs), "who has gone is gone within the step"
+        known = {*self.engine.samples, *self.engine.beams, *self.engine.requests}
+        assert known <= set(state.jobs), f"{known - set(state.jobs)} are remembered for ever"
 
     def check_results(self) -> None:
         """The same bits as alone, request by request."""
@@ -194,12 +192,15 @@ def engine_of(kind: str = "decoder") -> Engine:
     return Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(page_size=4, cache_gib=1e-3))
 
 
-def test_a_step_that_fails_behind_its_pass_takes_its_requests_along_and_nobody_waits_for_them(
+def test_a_step_that_fails_after_its_forward_pass_removes_its_requests_with_an_engine_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = engine_of()
-    desk = Desk(engine)
-    lost, text = desk.open(Writing((5, 9, 30, 7, 8), 6)), desk.open_text([5, 6, 7])
+    client = EngineClient(engine)
+    lost, text = (
+        client.submit(GenerationRequest((5, 9, 30, 7, 8), 6)),
+        client.submit_embedding([5, 6, 7]),
+    )
 
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -207,14 +208,14 @@ def test_a_step_that_fails_behind_its_pass_takes_its_requests_along_and_nobody_w
     with monkeypatch.context() as patch:
         patch.setattr(engine_module, "choose_tokens", fail)
         with pytest.raises(KeyboardInterrupt):
-            desk.step()
+            client.step()
     assert engine.is_idle and engine.kv_cache.pool.num_free == engine.kv_cache.pool.num_usable
-    with pytest.raises(DataError, match=f"request {lost} was lost in a step that failed"):
-        desk.next(lost)
-    with pytest.raises(DataError, match=f"request {text} was lost"):
-        list(desk.results([text]))
-    after = desk.open(Writing((5, 9, 30), 6))
-    tokens = [token for update in desk.follow(after) for token in update.tokens]
+    with pytest.raises(EngineError, match=f"request {lost} was removed because an engine step"):
+        client.next_output(lost)
+    with pytest.raises(EngineError, match=f"request {text} was removed"):
+        list(client.results([text]))
+    after = client.submit(GenerationRequest((5, 9, 30), 6))
+    tokens = [token for update in client.stream(after) for token in update.tokens]
     assert tokens == plain.greedy(engine.model, [5, 9, 30], 6)
 
 
@@ -222,11 +223,13 @@ def test_a_request_that_fails_has_given_everything_back_when_its_error_is_told()
     engine = engine_of()
     banned = SamplingParams(banned=tuple(range(1, engine.model.config.vocab_size)))
     grammar = make_grammar("regex", "[a-d ]{3,}x")
-    bad = engine.submit(Writing((5, 9, 30, 7, 8), 6, sampling=banned, grammar=grammar, n=2))
-    good = engine.submit(Writing((6, 9, 30), 6))
+    bad = engine.submit(
+        GenerationRequest((5, 9, 30, 7, 8), 6, sampling=banned, grammar=grammar, n=2)
+    )
+    good = engine.submit(GenerationRequest((6, 9, 30), 6))
     updates = engine.step()
     assert {update.request_id for update in updates if update.error} == {bad}
-    assert not engine.has(bad) and engine.has(good)
+    assert not engine.is_active(bad) and engine.is_active(good)
     held = {owner for owners in holders(engine.scheduler.state).values() for owner in owners}
     assert held == {f"{good}/0", "prefix"}
     audit(engine.scheduler.state)

@@ -164,5 +164,5 @@ def test_weights_that_are_no_numbers_are_said():
     model = build()
     with torch.no_grad():
         model.head.weight.fill_(float("nan"))
-    with pytest.raises(DataError, match="no finite probability"):
+    with pytest.raises(DataError, match="logits are not finite"):
         beam_search(model, [[1]] * 2, 5, END, 3, sources=SOURCES[:2])

@@ -7,11 +7,12 @@ import json
 import random
 import time
 
+from weft.engine.scheduling.statistics import Prompt, PromptLog, best_hits, optimal_hits
+
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
+from weft.engine.request import GenerationRequest
 from weft.engine.scheduling.sequence import Request
-from weft.engine.stats import Prompt, PromptLog, best_hits, optimal_hits
-from weft.engine.writing import Writing
 
 from .tiny import tiny
 
@@ -29,14 +30,14 @@ def finish(engine: Engine) -> None:
 def test_hits_are_told_beside_those_of_the_best_order() -> None:
     engine = engine_of(max_running=1)
     shared = (5, 6, 7, 8, 9, 10, 11, 12)
-    engine.submit(Writing((*shared, 20), 5))
+    engine.submit(GenerationRequest((*shared, 20), 5))
     engine.step()
     now = engine.statistics()
     assert (now.requests, now.running, now.waiting, now.pages_in_use) == (1, 1, 0, 3)
     assert now.row_share == 9 / 12 and now.hit_rate == now.optimal_hit_rate == 0
     finish(engine)
-    engine.submit(Writing((*shared, 21), 5))
-    engine.submit(Writing((*shared[:4], 22), 5, salt="x"))
+    engine.submit(GenerationRequest((*shared, 21), 5))
+    engine.submit(GenerationRequest((*shared[:4], 22), 5, salt="x"))
     finish(engine)
     now = engine.statistics()
     assert (now.prompt_tokens, now.hit_tokens, now.recent_requests) == (23, 8, 3)
@@ -52,7 +53,7 @@ def test_a_bad_order_shows_beside_the_best_one() -> None:
     engine = engine_of(cache_gib=1e-9)
     for number in range(9):
         first = 5 + 25 * (number % 3)
-        engine.submit(Writing((*range(first, first + 24), 100 + number), 15))
+        engine.submit(GenerationRequest((*range(first, first + 24), 100 + number), 15))
         finish(engine)
     now = engine.statistics()
     assert now.evictions > 0 and now.optimal_hit_rate == 6 * 24 / (9 * 25)
@@ -62,7 +63,7 @@ def test_a_bad_order_shows_beside_the_best_one() -> None:
 def test_preemptions_and_sources_are_counted() -> None:
     engine = engine_of("encoder-decoder", preempt_every=3)
     for _ in range(2):
-        engine.submit(Writing((1, 5), 8, (7, 8, 9)))
+        engine.submit(GenerationRequest((1, 5), 8, (7, 8, 9)))
         finish(engine)
     now = engine.statistics()
     assert now.preemptions >= 2 and (now.encoded_tokens, now.source_hit_tokens) == (3, 3)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from weft.checkpoint.weft_folder import Checkpoint, save_folder
-from weft.engine.stops import TextStream
+from weft.engine.detokenizer import Detokenizer
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
@@ -37,6 +37,6 @@ def tiny_folder(path: Path, kind: str = "encoder-decoder", **changes) -> Path:
 
 def pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     """The text of ids as it would be shown, piece by piece."""
-    stream = TextStream(tokenizer)
-    parts = [stream.feed(token) for token in ids]
-    return [part for part in [*parts, stream.close()] if part]
+    stream = Detokenizer(tokenizer)
+    parts = [stream.append(token) for token in ids]
+    return [part for part in [*parts, stream.finalize()] if part]

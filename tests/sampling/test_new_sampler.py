@@ -33,19 +33,19 @@ import torch
 from typer.testing import CliRunner
 
 from weft.cli.app import COMMANDS, build_app
-from weft.engine.options import Options
+from weft.engine.request_builder import GenerationOptions
 from weft.sampling.logits_processors import SamplingRow
 from weft.sampling.sampler import sample
 
 for command in ("generate", "chat", "translate"):
     shown = CliRunner().invoke(build_app(COMMANDS, command), [command, "--help"]).output
     assert "--top-a" in shown and "relative to the square" in " ".join(shown.split()), shown
-options = Options.of(max_tokens=3, top_a=1.0)
+options = GenerationOptions.of(max_tokens=3, top_a=1.0)
 logits_V = torch.log(torch.tensor([0.4, 0.15, 0.3, 0.15]))
 rows = [SamplingRow(options.sampling, position) for position in range(200)]
 print(sorted(set(sample(logits_V.expand(200, -1), rows).tolist())))
 try:
-    Options.of(max_tokens=3, top_a=1.5)
+    GenerationOptions.of(max_tokens=3, top_a=1.5)
 except ValueError as error:
     print(error)
 """

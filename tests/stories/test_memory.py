@@ -44,7 +44,7 @@ CONFIG = {
 def measure(model: str) -> dict[str, float]:
     """Load a model and write one token in this process: megabytes."""
     import weft
-    import weft.engine.load
+    import weft.engine.loaded_model
 
     before = kilobytes("VmRSS")
     loaded = weft.load(model)

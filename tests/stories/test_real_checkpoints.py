@@ -19,7 +19,7 @@ from tests.engine.asking import generate
 from weft.checkpoint.formats import convert
 from weft.checkpoint.hub import pull, resolve
 from weft.cli.app import main
-from weft.engine.model import LoadedModel
+from weft.engine.loaded_model import LoadedModel
 from weft.text.corpus import read_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
@@ -89,9 +89,9 @@ def test_smollm2_has_the_same_perplexity_on_the_last_tenth_of_shakespeare(
 
 
 def window_loss(model: LoadedModel, window: list[int]) -> float:
-    from weft.engine.loss import batch_loss
+    from weft.engine.pooling import score_rows
 
-    return batch_loss(model.model, [window])
+    return score_rows(model.client, [window], lambda count: None)
 
 
 def test_smollm2_answers_in_its_own_template(smollm2) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from weft.bench.measure import in_children, in_turns, machine, peak_bytes
-from weft.core.choices import pick
 from weft.core.errors import UsageError
 from weft.core.kv_spec import DenseView
+from weft.core.registry import pick
 from weft.nn.attention.base import AttentionCall
 from weft.nn.attention.kernels import KERNELS
 from weft.nn.attention.masks import Causal, Documents, Global, Window, dilated, strided

@@ -25,8 +25,8 @@ from weft.bench.goals import Goal
 from weft.bench.peers.peer import Peer
 from weft.bench.peers.systems import INT8, SYSTEMS, WEFT, WITHOUT_CACHE, Say, started
 from weft.checkpoint.formats import describe
-from weft.core.choices import pick
 from weft.core.errors import UsageError
+from weft.core.registry import pick
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.bench.measure import in_turns, machine
-from weft.core.choices import pick
+from weft.core.registry import pick
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.text.batching import batches

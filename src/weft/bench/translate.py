@@ -18,8 +18,8 @@ from weft.bench.goals import Goal
 from weft.bench.peers.forms import in_form
 from weft.bench.peers.systems import SYSTEMS, WEFT, Say, peers_for, started
 from weft.checkpoint.formats import describe, load_tokenizer
-from weft.core.choices import pick
 from weft.core.errors import UsageError
+from weft.core.registry import pick
 from weft.text.corpus import read_lines
 
 

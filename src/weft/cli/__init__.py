@@ -1,3 +1,28 @@
-"""The program `weft`. `app.py` holds the table of commands; each command is one file beside it."""
+"""The command line: one file per command, imported when it is called.
+
+app                 arguments -> command, exit codes, error messages
+bench               weft bench attention, engine, peers, switches, train, translate
+chat                weft chat
+convert             weft convert
+demo                weft demo
+embed               weft embed
+eval                weft eval
+generate            weft generate
+info                weft info
+pull                weft pull
+tokenize            weft tokenize
+train               weft train
+translate           weft translate
+options             options that several commands share
+option_groups       one parameter that stands for several options
+generation_options  sampling options, derived from SamplingParams
+cache_option        --keep FILE
+parsing             comma-separated lists
+output              JSON, tables, status lines, progress bars
+completion_json     completions as --json prints them
+train_progress      progress of a training run
+scorer              validation scores of translations during training
+help_page           generates docs/help.md
+"""
 
 from weft.cli.app import main as main

@@ -1,19 +1,19 @@
 """The command line: arguments -> one command, its results on stdout, an exit code.
 
-A command is one file and one line in `COMMANDS`. Its module exposes one of:
+A command is one file and one entry of `COMMANDS`. Its module has one of:
 
     def command(...) -> None        a plain function with typer-annotated parameters
     app = typer.Typer()             a command with sub-commands: @app.command("attention"), ...
 
-and may name options that take several values in a row: MANY = ("--pairs", "--text").
+and may list options that take several values: MANY = ("--pairs", "--text").
 
-The docstring is the help text (start a paragraph with a line that is only "\\b" to keep its line
-breaks), and torch is imported inside the function. A command prints results to stdout and talk to
-stderr (`weft.cli.output`), returns None when done, and raises what `weft.core.errors` holds.
-`main` turns that into one line and an exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+The docstring is the help text (a line that is only "\\b" keeps the line breaks of the paragraph),
+and torch is imported inside the function. A command prints results to stdout and status to stderr
+(`weft.cli.output`), returns None, and raises the exceptions of `weft.core.errors`. `main` turns
+them into one line and an exit code: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 
-Differs from plain typer: only the chosen command's module is imported, so that every `--help` is
-quick; `--debug` may stand anywhere; errors are one sentence without a usage block.
+Differs from plain typer: only the module of the chosen command is imported, so that `--help` is
+fast; `--debug` may be anywhere; an error is one sentence without a usage block.
 """
 
 from __future__ import annotations
@@ -32,36 +32,42 @@ import typer
 from typer.main import get_command
 
 from weft import __version__
-from weft.core.choices import pick
-from weft.core.errors import ConfigError, UsageError, WeftError
+from weft.core.errors import ConfigError, EngineError, UsageError, WeftError
+from weft.core.registry import pick
 
 
 @dataclass(frozen=True)
 class Command:
-    """Where a command lives, and its line in the list of commands."""
+    """The module of a command, and its line in the list of commands."""
 
     module: str
     help: str
 
 
 COMMANDS = {
-    "demo": Command("weft.cli.demo", "From nothing to a model that reads dates in 30 languages."),
-    "info": Command("weft.cli.info", "What a model or recipe is made of, and what it costs."),
-    "tokenize": Command("weft.cli.tokenize", "Show the tokens and ids that text becomes."),
-    "train": Command("weft.cli.train", "Train a model on your own text, or go on training it."),
+    "demo": Command(
+        "weft.cli.demo", "Train and try a small model that reads dates in 30 languages."
+    ),
+    "info": Command("weft.cli.info", "Parameters, cache size and FLOPs of a model or recipe."),
+    "tokenize": Command(
+        "weft.cli.tokenize", "Show the tokens and ids of a text, or train a tokenizer."
+    ),
+    "train": Command(
+        "weft.cli.train", "Train a model on your own text; resumes an interrupted run."
+    ),
     "translate": Command("weft.cli.translate", "Translate text, line by line."),
-    "generate": Command("weft.cli.generate", "Continue a text, as it is written."),
-    "chat": Command("weft.cli.chat", "Talk with a model in its own template."),
-    "embed": Command("weft.cli.embed", "One vector for every line of text."),
-    "pull": Command("weft.cli.pull", "Bring a model from the package index or the hub."),
-    "convert": Command("weft.cli.convert", "Write a model as a Hugging Face folder or GGUF."),
+    "generate": Command("weft.cli.generate", "Continue a text."),
+    "chat": Command("weft.cli.chat", "Chat with a model."),
+    "embed": Command("weft.cli.embed", "One vector per line of text."),
+    "pull": Command("weft.cli.pull", "Download a model from the package index or the hub."),
+    "convert": Command("weft.cli.convert", "Convert a model to a Hugging Face folder or GGUF."),
     "eval": Command("weft.cli.eval", "Score a model: BLEU, chrF, exact match or perplexity."),
     "bench": Command("weft.cli.bench", "Measure speed and memory."),
 }
 
 
 def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
-    """Run one command line (None: this process's own) and return its exit code. Never raises."""
+    """Run one command line (None: sys.argv) and return its exit code. Never raises."""
     use_utf8()
     args, is_debug = take_debug(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO if is_debug else logging.WARNING, format="%(message)s")
@@ -80,7 +86,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
 
 
 def run(args: Sequence[str], commands: Mapping[str, Command]) -> int:
-    """Import the chosen command alone, call it, and return the exit code that it asked for."""
+    """Import and call the chosen command; returns its exit code."""
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     if chosen is not None:
         module = import_module(pick(commands, chosen, "command").module)
@@ -108,7 +114,7 @@ def spread(args: Sequence[str], many: Collection[str]) -> list[str]:
 
 
 def build_app(commands: Mapping[str, Command], chosen: str | None) -> typer.Typer:
-    """The whole program, where every command but the chosen one is only its line of help."""
+    """The program. Commands other than the chosen one have only their line of help."""
     app = typer.Typer(
         add_completion=False,
         rich_markup_mode=None,
@@ -126,8 +132,8 @@ def build_app(commands: Mapping[str, Command], chosen: str | None) -> typer.Type
     return app
 
 
-def print_version(is_asked: bool) -> None:
-    if is_asked:
+def print_version(is_set: bool) -> None:
+    if is_set:
         print(f"weft {__version__}")
         raise typer.Exit
 
@@ -141,39 +147,37 @@ def weft(
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option(
-            "--debug", help="Show where an error comes from; may stand after the command too."
-        ),
+        typer.Option("--debug", help="Print tracebacks of errors; may follow the command."),
     ] = False,
 ) -> None:
-    """Turn text into a Transformer that you can train, see through and serve.
+    """Train, inspect and serve Transformer models.
 
-    Results go to standard output, talk to standard error. Exit codes: 0 done, 1 failed, 2 wrong
-    usage, 130 interrupted.
+    Results are printed to standard output, status to standard error. Exit codes: 0 success,
+    1 failure, 2 wrong usage, 130 interrupted.
     """
 
 
 def not_loaded() -> None:
-    raise AssertionError("only the chosen command is called, and its module is loaded before")
+    raise AssertionError("only the chosen command is called, after its module is imported")
 
 
 def take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
-    """The arguments without `--debug`, and whether it was there. What follows `--` is left."""
+    """The arguments without `--debug`, and whether it was set. Those after `--` are unchanged."""
     end = list(args).index("--") if "--" in args else len(args)
-    kept = [arg for arg in args[:end] if arg != "--debug"]
-    return [*kept, *args[end:]], len(kept) < end
+    others = [arg for arg in args[:end] if arg != "--debug"]
+    return [*others, *args[end:]], len(others) < end
 
 
 def exit_code(error: Exception) -> int:
-    """2 where the person should call differently, 1 where the call was fine and failed."""
+    """2 for wrong usage, 1 for a failure of a valid call."""
     if isinstance(error, typer.TyperException):
         return error.exit_code
     return 2 if isinstance(error, ConfigError | UsageError) else 1
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, for a person."""
-    if isinstance(error, WeftError):
+    """The error message in one sentence."""
+    if isinstance(error, WeftError | EngineError):
         return str(error)
     if isinstance(error, typer.TyperException):
         return usage_sentence(error)
@@ -182,11 +186,11 @@ def sentence(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"The input is not UTF-8 text ({error}). Convert it to UTF-8 first."
     kind, message = type(error).__name__, str(error).rstrip(".")
-    return f"Weft failed with {kind}: {message}. Run it again with --debug to see where."
+    return f"Weft failed with {kind}: {message}. Run it again with --debug for the traceback."
 
 
 def usage_sentence(error: typer.TyperException) -> str:
-    """typer's own message, and the command whose help says more."""
+    """typer's message, and the command whose help to read."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "weft"
     message = wrong_value(error) or " ".join(error.format_message().split())
@@ -194,11 +198,11 @@ def usage_sentence(error: typer.TyperException) -> str:
 
 
 def wrong_value(error: typer.TyperException) -> str | None:
-    """The option, the value and what is allowed, which typer's message leaves out; None for an
-    error that is not about a value."""
-    from pydantic import ValidationError  # only who errs waits for it
+    """The option, its value and what is allowed, which typer's message lacks; None for an error
+    that is not about a value."""
+    from pydantic import ValidationError  # imported for errors only, as it is slow
 
-    from weft.core.explain import rule_of
+    from weft.core.config import rule_of
 
     cause, option = error.__cause__, getattr(error, "param", None)
     if not isinstance(cause, ValidationError) or option is None:
@@ -211,14 +215,14 @@ def wrong_value(error: typer.TyperException) -> str | None:
 
 
 def use_utf8() -> None:
-    """Text in and out is UTF-8, whatever the locale says."""
+    """Use UTF-8 for all streams, whatever the locale is."""
     for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "strict"), (sys.stderr, None)):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors or "backslashreplace")
 
 
 def close_stdout() -> None:
-    """The reader has gone: what is still buffered goes nowhere, so that Python ends quietly."""
+    """Discard buffered output after a broken pipe, so that Python exits without an error."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, io.UnsupportedOperation):

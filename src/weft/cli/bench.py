@@ -1,17 +1,28 @@
-"""`weft bench`: measured numbers, as a table, as JSON and as a plot."""
+"""`weft bench`: benchmarks as a table, as JSON and as a plot."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from weft.cli import bench_peers
-from weft.cli.commas import numbers, words
-from weft.cli.output import print_json, print_table, progress, say
+from weft.cli.output import print_json, print_table, progress, status
+from weft.cli.parsing import parse_integers, parse_words
 
 MANY = ("--text", "--pairs", "--valid")
+
+Peers = Annotated[
+    Path,
+    typer.Option("--peers", metavar="DIR", help="Where `make bench-peers` installed the peers."),
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Rounds; the median is reported.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads per system.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Plot the results: .png, .svg or .pdf.")
+]
+PEERS = Path(".peers")
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
@@ -21,34 +32,31 @@ def bench() -> None:
     """Measure speed and memory."""
 
 
-app.command("engine")(bench_peers.engine)
-app.command("translate")(bench_peers.translate)
-app.command("peers")(bench_peers.install)
-
-
 @app.command("attention")
 def attention(
-    lengths: Annotated[str, typer.Option(help="Tokens, with commas.")] = "1024,4096,16384",
+    lengths: Annotated[
+        str, typer.Option(help="Sequence lengths, comma-separated.")
+    ] = "1024,4096,16384",
     kernels: Annotated[
-        str, typer.Option(help="Of reference, flash, sparse and auto, with commas.")
+        str, typer.Option(help="Any of reference, flash, sparse, auto.")
     ] = "reference,flash,sparse",
     patterns: Annotated[
         str,
-        typer.Option(help="Of causal, window, dilated, strided, global, documents, with commas."),
+        typer.Option(help="Any of causal, window, dilated, strided, global, documents."),
     ] = "causal,window,dilated,strided,global,documents",
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
-    head_size: Annotated[int, typer.Option(help="Numbers in a head.")] = 64,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the median counts.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads of the processor.")] = 2,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    head_size: Annotated[int, typer.Option(help="Head dimension.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the median is reported.")] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the rows: .png, .svg or .pdf.")
+        Path | None, typer.Option(metavar="FILE", help="Plot the results: .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Seconds and peak extra bytes of every attention kernel and pattern, over lengths.
+    """Time and peak additional memory of attention kernels and patterns by length.
 
-    Batch 1, forward and backward. The reference runs only where its scores fit into memory.
+    Batch size 1, forward and backward. The reference runs only if its scores fit into memory.
 
     \b
     Example:
@@ -61,7 +69,10 @@ def attention(
 
     sizes = {"heads": heads, "head_size": head_size, "threads": threads, "seed": seed}
     tasks = work.workloads(
-        words(kernels), words(patterns), numbers(lengths, "--lengths", "1024,4096"), **sizes
+        parse_words(kernels),
+        parse_words(patterns),
+        parse_integers(lengths, "--lengths", "1024,4096"),
+        **sizes,
     )
     with progress(f"{len(tasks)} workloads", len(tasks) * (repeats + 1)) as step:
         rows = work.measure(tasks, repeats, step)
@@ -71,24 +82,24 @@ def attention(
         print_table(report.COLUMNS, report.table(rows))
     if plot is not None:
         report.plot(rows, plot)
-        say(f"drawn in {plot}")
+        status(f"plot: {plot}")
 
 
 @app.command("train")
 def train(
     systems: Annotated[
-        str | None, typer.Option(help="Of weft, marian and torch; by default all installed.")
+        str | None, typer.Option(help="Any of weft, marian, torch; default: all installed.")
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(min=64, help="Target tokens in a batch.")] = 4096,
-    batches: Annotated[int, typer.Option(min=1, help="Batches in a round.")] = 6,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the median counts.")] = 5,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the processor.")] = 2,
-    seed: Annotated[int, typer.Option(help="Of words, lengths and weights.")] = 0,
+    batch_tokens: Annotated[int, typer.Option(min=64, help="Target tokens per batch.")] = 4096,
+    batches: Annotated[int, typer.Option(min=1, help="Batches per round.")] = 6,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the median is reported.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of tokens, lengths and weights.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Target tokens a second of a training step, beside transformers' Marian and torch's own.
+    """Training speed in target tokens per second, compared with transformers' Marian and torch.
 
-    Transformer-Tiny's size; the same batches for all, in turns.
+    A model of the size of Transformer-Tiny; the same batches for all, measured alternately.
 
     \b
     Example:
@@ -97,48 +108,54 @@ def train(
     """
     from weft.bench import train as work
 
-    names = words(systems) if systems else work.installed()
+    names = parse_words(systems) if systems else work.installed()
     names = ["weft", *(name for name in names if name != "weft")]
     load = work.Workload(batch_tokens=batch_tokens, num_batches=batches, seed=seed)
     with progress(f"{len(names)} systems", len(names) * repeats) as step:
-        found = work.measure(names, load, repeats, threads, step)
+        results = work.measure(names, load, repeats, threads, step)
     if json:
-        print_json(found)
+        print_json(results)
         return
-    ratios = found["ratios"]
+    ratios = results["ratios"]
     rows = [
         [row["system"], row["tokens_per_second"], ratios.get(f"weft/{row['system']}", 1.0)]
-        for row in found["rows"]
+        for row in results["rows"]
     ]
-    print_table(["system", "target tokens/s", "weft is faster by"], rows)
+    print_table(["system", "target tokens/s", "weft relative"], rows)
 
 
 @app.command("switches")
 def switches(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder for the runs.")],
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.toml", help="What is changed.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the runs.")],
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.toml", help="Base recipe.")],
     text: Annotated[
-        list[Path] | None, typer.Option("--text", metavar="FILE...", help="For a decoder.")
+        list[Path] | None,
+        typer.Option("--text", metavar="FILE...", help="Text files, for a decoder."),
     ] = None,
     pairs: Annotated[
-        list[Path] | None, typer.Option("--pairs", metavar="SRC TGT", help="For a pair model.")
+        list[Path] | None,
+        typer.Option(
+            "--pairs", metavar="SRC TGT", help="Two parallel files, for an encoder-decoder."
+        ),
     ] = None,
     valid: Annotated[
         list[Path] | None, typer.Option("--valid", metavar="FILE...", help="Validation files.")
     ] = None,
     switch: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Only these; may be repeated. By default 13."),
+        typer.Option(
+            metavar="NAME=VALUE", help="Settings to compare; may be repeated. Default: 13."
+        ),
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change the recipe for all of them."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting of all runs."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Train one recipe with one switch changed at a time: quality, time and cache, side by side.
+    """Train one recipe with one setting changed at a time: quality, time and cache size.
 
-    The same command again goes on where it stopped.
+    Running the same command again resumes.
 
     \b
     Example:
@@ -152,9 +169,138 @@ def switches(
     settings = read_recipe(recipe, change or [])
     files = training_files(choose_data(settings, pairs, None, (1, 2), text, "lm", valid))
     chosen = ["base", *switch] if switch else list(work.SWITCHES)
-    found = work.measure(settings, files, out, chosen, lambda name: say(f"training {name}"))
+    results = work.measure(settings, files, out, chosen, lambda name: status(f"training {name}"))
     if json:
-        print_json(found)
+        print_json(results)
         return
     columns = ["switch", "validation loss", "seconds", "parameters", "cache bytes"]
-    print_table(columns, [list(row.values()) for row in found["rows"]])
+    print_table(columns, [list(row.values()) for row in results["rows"]])
+
+
+@app.command("engine")
+def engine(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A decoder: .gguf file, model folder or name.")
+    ] = "smollm2",
+    workloads: Annotated[
+        str, typer.Option(help="Any of those above.")
+    ] = "decode,prefill,shared,distinct,tree,mixed,waiting",
+    systems: Annotated[
+        str, typer.Option(help="Any of weft, llama.cpp, vllm, transformers.")
+    ] = "weft,llama.cpp,vllm,transformers",
+    scale: Annotated[
+        float, typer.Option(min=0.001, help="Factor for the lengths of prompts and outputs.")
+    ] = 1.0,
+    repeats: Repeats = 5,
+    threads: Threads = 2,
+    seed: Annotated[int, typer.Option(help="Seed of the random prompts.")] = 0,
+    peers: Peers = PEERS,
+    json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """The engine compared with llama.cpp, vLLM and transformers, measured alternately.
+
+    \b
+    Example:
+      weft pull smollm2
+      make bench-peers
+      weft bench engine
+      weft bench engine --workloads decode,prefill --systems weft,llama.cpp --json
+      weft bench engine --scale 0.05 --repeats 1       # a quick check
+
+    \b
+    Workloads:
+      decode    one request, 128 new tokens
+      prefill   1,024 prompt tokens, 1 new token
+      shared    32 requests: 660 shared prompt tokens, 16 others, 64 new tokens
+      distinct  32 requests without shared prefixes: prefix cache on and off
+      tree      scheduler only: cache hits, and those of the best order
+      mixed     scheduler only: the share of allocated cache rows that hold tokens
+      waiting   scheduler only: cost of a plan with 1,000 waiting requests
+
+    A system that is not installed or fails is reported in one line; the others continue.
+    """
+    from weft.bench import engine as work
+
+    plan = work.Plan(
+        model, parse_words(workloads), parse_words(systems), peers, repeats, threads, seed, scale
+    )
+    show(work.measure(plan, status), json, plot)
+
+
+@app.command("translate")
+def translate(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="An encoder-decoder with Marian's architecture.")
+    ],
+    source: Annotated[
+        Path, typer.Option(metavar="FILE", help="Lines to translate; plain or gzip.")
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="Number of lines.")] = 1000,
+    beams: Annotated[str, typer.Option(help="Beam widths, comma-separated; 1: greedy.")] = "1,5",
+    systems: Annotated[
+        str, typer.Option(help="Any of weft, ctranslate2, transformers.")
+    ] = "weft,ctranslate2,transformers",
+    repeats: Repeats = 5,
+    threads: Threads = 2,
+    peers: Peers = PEERS,
+    json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Translation speed compared with CTranslate2 and transformers, measured alternately.
+
+    \b
+    Example:
+      make bench-peers
+      weft bench translate runs/marian --source test.en.gz
+
+    \b
+    The peers need Marian's architecture. For speed, a thousand training steps are enough.
+      weft train recipes/marian.toml --pairs train.en.gz train.de.gz --out runs/marian
+
+    A system that is not installed or fails is reported in one line; the others continue.
+    """
+    from weft.bench import translate as work
+
+    widths = parse_integers(beams, "--beams", "1,5")
+    plan = work.Plan(model, source, limit, widths, parse_words(systems), peers, repeats, threads)
+    show(work.measure(plan, status), json, plot)
+
+
+@app.command("peers")
+def install(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="llama_cpp, vllm, transformers, ctranslate2."),
+    ] = None,
+    peers: Peers = PEERS,
+) -> None:
+    """Install the programs that Weft is compared with, each in its own environment.
+
+    \b
+    Example:
+      weft bench peers
+      weft bench peers llama_cpp ctranslate2
+
+    Existing installations are kept. llama.cpp is compiled for this processor, which takes about
+    ten minutes; all four need about six gigabytes.
+    """
+    from weft.bench.peers.install import RECIPES, install_all
+
+    if install_all(names or list(RECIPES), peers, status):
+        raise typer.Exit(1)
+
+
+def show(results: dict[str, Any], json: bool, plot: Path | None) -> None:
+    """Print results and goals, and plot the results."""
+    from weft.bench import bars
+
+    if json:
+        print_json(results)
+    else:
+        print_table(*bars.table(results["rows"]))
+        if results["goals"]:
+            print_table(*bars.goal_table(results["goals"]))
+    if plot is not None:
+        bars.plot(results["rows"], plot)
+        status(f"plot: {plot}")

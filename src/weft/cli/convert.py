@@ -7,32 +7,32 @@ from typing import Annotated, Literal
 
 import typer
 
-from weft.cli.output import print_json, say
+from weft.cli.output import print_json, status
 
 
 def command(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file or a name.")
+        str, typer.Argument(metavar="MODEL", help="Model folder, .gguf file or name.")
     ],
-    out: Annotated[Path, typer.Argument(help="What to write; it must not be there yet.")],
+    out: Annotated[Path, typer.Argument(help="Output path; must not exist yet.")],
     to: Annotated[
         Literal["hf", "gguf", "weft"], typer.Option(help="hf: for transformers; gguf: llama.cpp.")
     ],
     family: Annotated[
         str | None,
-        typer.Option(help="Write it as llama, marian, ...; by default the first that fits."),
+        typer.Option(help="Target family: llama, marian, ...; default: the first that fits."),
     ] = None,
     dtype: Annotated[
         Literal["f32", "f16", "q8_0"] | None,
-        typer.Option(help="gguf: how numbers are stored; f32 if not given."),
+        typer.Option(help="gguf: data type of the weights; default: f32."),
     ] = None,
     max_shard_size: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="hf: how large a file may be; 5GB if not given."),
+        typer.Option(metavar="SIZE", help="hf: maximum size of a file; default: 5GB."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Write a model in another format; tokenizer and chat template come along.
+    """Write a model in another format, with its tokenizer and chat template.
 
     \b
     Example:
@@ -46,4 +46,4 @@ def command(
     if json:
         print_json({"out": str(out), "to": to, "family": written})
     else:
-        say(f"{out}: written as {written}")
+        status(f"{out}: written as {written}")

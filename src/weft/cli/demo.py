@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.output import print_json, print_table, say
+from weft.cli.output import print_json, print_table, status
 
 if TYPE_CHECKING:
     from weft.demo.demo import DateAnswer
-    from weft.engine.model import LoadedModel
+    from weft.engine.loaded_model import LoadedModel
     from weft.training.loop import Progress
 
 NUM_WRONG = 3
@@ -57,7 +57,7 @@ def command(
     # 0.4-0.7 s in place of 1.4-1.8 (docs/log/2026-11-15-dates.md)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from weft.demo.demo import evaluate
-    from weft.engine.load import load
+    from weft.engine.loaded_model import load
 
     train_demo(out, seed, steps)
     model = load(out)
@@ -76,7 +76,7 @@ def command(
 def train_demo(out: Path, seed: int, steps: int | None) -> None:
     """Write the data and train the model, or resume; exit with the signal's code if stopped."""
     from weft.checkpoint.weft_folder import SCORES_FILE
-    from weft.cli.watching import watch_training
+    from weft.cli.train_progress import watch_training
     from weft.core.device import choose_device
     from weft.demo import demo
     from weft.demo.dates import LOCALES
@@ -84,16 +84,16 @@ def train_demo(out: Path, seed: int, steps: int | None) -> None:
     from weft.training.signals import StoppedBySignal
 
     recipe, data = demo.demo_recipe(seed, steps), out / "data"
-    say(f"{data}: dates in {len(LOCALES) - 1} languages, {demo.NUM_TRAIN:,} to learn from")
+    status(f"{data}: dates in {len(LOCALES) - 1} languages, {demo.NUM_TRAIN:,} to learn from")
     demo.write_dates(data, demo.NUM_TRAIN, demo.NUM_VALID, demo.NUM_TEST, seed)
     is_done = (out / SCORES_FILE).is_file()
-    say(f"{out}: {'trained already' if is_done else 'training'}")
+    status(f"{out}: {'trained already' if is_done else 'training'}")
     try:
         with nullcontext(ignore) if is_done else watch_training(recipe.train.steps) as watch:
             files = demo.demo_files(data)
             run_training(recipe, files, out, watch, device=choose_device())
     except StoppedBySignal as stopped:
-        say(f"stopped and saved in {out}; the same command goes on from there")
+        status(f"stopped and saved in {out}; the same command goes on from there")
         raise typer.Exit(stopped.exit_code) from None
 
 

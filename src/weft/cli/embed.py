@@ -1,4 +1,4 @@
-"""`weft embed`: lines in, one vector a line out."""
+"""`weft embed`: one vector per line of text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from weft.cli.options import BatchTokens, Device, File, Model, ready_model
 from weft.cli.output import print_json, progress
-from weft.cli.translate import CHUNK, chunks, say_cut
+from weft.cli.translate import CHUNK, chunks, warn_truncated
 
 
 def command(
@@ -16,9 +16,11 @@ def command(
     file: File = "-",
     batch_tokens: BatchTokens = 4096,
     device: Device = "auto",
-    json: Annotated[bool, typer.Option("--json", help="One object a line: text, vector.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="One object per line: text, vector.")
+    ] = False,
 ) -> None:
-    """One vector of length 1 for every line of text: close vectors, close meanings.
+    """One vector of length 1 per line of text; texts with similar meanings have similar vectors.
 
     \b
     Example:
@@ -28,14 +30,14 @@ def command(
     from weft.engine.config import EngineConfig
     from weft.text.corpus import read_lines
 
-    reader = ready_model(model, device, EngineConfig.for_batches(batch_tokens))
-    reader.tokenizer.report.has_warned = True  # below, with the counts of all lines
+    loaded = ready_model(model, device, EngineConfig.for_batches(batch_tokens))
+    loaded.tokenizer.report.has_warned = True  # printed below, for all lines together
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
         with progress("embedding", len(lines)) as step:
-            vectors_BD = reader.embed(lines, step)
+            vectors_BD = loaded.embed(lines, step)
         for line, vector in zip(lines, vectors_BD.tolist(), strict=True):
             if json:
                 print_json({"text": line, "vector": vector})
             else:
                 print(" ".join(f"{number:.6f}" for number in vector))
-    say_cut(reader)
+    warn_truncated(loaded)

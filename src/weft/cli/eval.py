@@ -18,32 +18,32 @@ from weft.cli.options import (
     ready_model,
 )
 from weft.cli.output import print_json, print_table, progress
-from weft.cli.translate import Beam, LengthPenalty, MaxTokens, one_line, say_cut
+from weft.cli.translate import Beam, LengthPenalty, MaxTokens, one_line, warn_truncated
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from weft.engine.model import LoadedModel
+    from weft.engine.loaded_model import LoadedModel
 
 Pairs = Annotated[
     tuple[str, str] | None,
-    typer.Option(metavar="SRC REF", help="Sources and references, line by line."),
+    typer.Option(metavar="SRC REF", help="Source file and reference file, line by line."),
 ]
-Tsv = Annotated[str | None, typer.Option(metavar="FILE", help="Pairs in one file, tabs between.")]
+Tsv = Annotated[str | None, typer.Option(metavar="FILE", help="Pairs in one tab-separated file.")]
 Columns = Annotated[
     tuple[int, int], typer.Option(metavar="SRC REF", help="Columns of --tsv, counted from 1.")
 ]
-Text = Annotated[str | None, typer.Option(metavar="FILE", help="Text, for perplexity.")]
+Text = Annotated[str | None, typer.Option(metavar="FILE", help="Text file, for perplexity.")]
 Documents = Annotated[
-    Literal["line", "file"], typer.Option(help="What --text stands for: each line, or all of it.")
+    Literal["line", "file"], typer.Option(help="What is scored as one text: a line or the file.")
 ]
-Lowercase = Annotated[bool, typer.Option("--lowercase", help="Compare without upper case.")]
+Lowercase = Annotated[bool, typer.Option("--lowercase", help="Case-insensitive scores.")]
 Tokenize = Annotated[
     Literal["auto", "13a", "moses", "zh", "char", "none"],
-    typer.Option(help="How BLEU cuts text into words; auto: by the script of the references."),
+    typer.Option(help="Tokenization of BLEU; auto: by the script of the references."),
 ]
 Language = Annotated[str, typer.Option(help="Language of the references, for moses.")]
 Out = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the translations there, one a line.")
+    Path | None, typer.Option(metavar="FILE", help="Write the translations to FILE, one per line.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
@@ -78,13 +78,13 @@ def command(
       weft eval runs/dates --tsv test.tsv --columns 1 2 --json
       weft eval runs/lm --text test.txt
 
-    BLEU and chrF go from 0 to 100 and come with sacreBLEU's signature; exact match is the share
+    BLEU and chrF range from 0 to 100 and come with sacreBLEU's signature; exact match is the share
     of equal lines.
     """
-    refuse_mixture(pairs, tsv, text, out)
+    check_inputs(pairs, tsv, text, out)
     if out is not None:
         write_lines(out, [], mode="a")
-    from weft.engine.load import check_model
+    from weft.engine.loaded_model import check_model
 
     engine = engine_settings(cache, prefix_cache, batch_tokens, activations=activations)
     check_model(model, "translate" if text is None else "perplexity", max_tokens)
@@ -102,18 +102,18 @@ def command(
     print_json(result) if json else print_table(["score", "value"], list(result.items()))
 
 
-def refuse_mixture(
+def check_inputs(
     pairs: tuple[str, str] | None, tsv: str | None, text: str | None, out: Path | None
 ) -> None:
-    """A UsageError unless there is exactly one thing to score."""
-    named = {"--pairs": pairs, "--tsv": tsv, "--text": text}
-    given = [name for name, value in named.items() if value is not None]
-    if not given:
-        raise UsageError("there is nothing to score. Give --pairs SRC REF, --tsv FILE or --text.")
-    if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} cannot stand together. Choose one.")
+    """Raise a UsageError unless there is exactly one input."""
+    inputs = {"--pairs": pairs, "--tsv": tsv, "--text": text}
+    used = [name for name, value in inputs.items() if value is not None]
+    if not used:
+        raise UsageError("there is nothing to score. Use --pairs SRC REF, --tsv FILE or --text.")
+    if len(used) > 1:
+        raise UsageError(f"{used[0]} and {used[1]} cannot be combined. Choose one.")
     if text is not None and out is not None:
-        raise UsageError("--out holds translations, but --text has none. Leave --out out.")
+        raise UsageError("--out is for translations, but --text has none. Leave --out out.")
 
 
 def read_both(
@@ -124,7 +124,7 @@ def read_both(
 
     if pairs is not None:
         return list(read_pairs(*pairs))
-    assert tsv is not None, "refuse_mixture has seen to it"
+    assert tsv is not None, "check_inputs requires one of them"
     if min(columns) < 1:
         raise UsageError(f"--columns is {columns[0]} {columns[1]}: columns are counted from 1.")
     return [(row[0], row[1]) for row in read_columns(tsv, columns)]
@@ -133,12 +133,12 @@ def read_both(
 def translate_all(
     loaded: LoadedModel, sources: list[str], search: tuple[int, float, int | None]
 ) -> list[str]:
-    """One translation a source, each on one line."""
+    """One translation per source, each on one line."""
     loaded.tokenizer.report.has_warned = True
     with progress("translating", len(sources)) as step:
-        found = loaded.translate(sources, *search, step)
-    say_cut(loaded)
-    return [one_line(text) for text in found]
+        translations = loaded.translate(sources, *search, step)
+    warn_truncated(loaded)
+    return [one_line(text) for text in translations]
 
 
 def score_lines(
@@ -155,13 +155,13 @@ def score_text(loaded: LoadedModel, text: str, documents: str) -> dict[str, Any]
 
     lines = list(read_lines(text))
     texts = lines if documents == "line" else ["\n".join(lines) + "\n"]
-    with progress("reading") as step:
-        loss = loaded.loss(texts, step)
-    return {"perplexity": loss.perplexity, "loss": loss.per_token, "tokens": loss.tokens}
+    with progress("scoring") as step:
+        score = loaded.score(texts, step)
+    return {"perplexity": score.perplexity, "loss": score.per_token, "tokens": score.tokens}
 
 
 def write_lines(path: Path, lines: list[str], mode: Literal["w", "a"] = "w") -> None:
-    """Write one line each. With no lines and mode "a", only try, before hours of work."""
+    """Write one line each. With no lines and mode "a" it only checks that the file is writable."""
     try:
         with path.open(mode, encoding="utf-8", newline="\n") as file:
             file.writelines(f"{line}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""`weft generate`: a prompt -> the text that follows, as it comes; or many prompts at once."""
+"""`weft generate`: continue a prompt, streaming; or many prompts at once."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.answers import answer_object
+from weft.cli.cache_option import Keep, prefix_cache_file
+from weft.cli.completion_json import completion_object
 from weft.cli.generation_options import GenerationOptionGroup
-from weft.cli.keeping import Keep, kept
 from weft.cli.option_groups import with_groups
-from weft.cli.options import Device, MaxTokens, Model, ready_model, refuse_logprobs
-from weft.cli.output import print_json, progress, say
+from weft.cli.options import Device, MaxTokens, Model, check_logprobs, ready_model
+from weft.cli.output import print_json, progress, status
 from weft.cli.translate import CHUNK, chunks, one_line
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from weft.engine.answers import Answer
-    from weft.engine.model import LoadedModel
-    from weft.engine.options import Options
-    from weft.engine.writing import Writing
+    from weft.engine.client import Completion
+    from weft.engine.loaded_model import LoadedModel
+    from weft.engine.request import GenerationRequest
+    from weft.engine.request_builder import GenerationOptions
 
 
 @with_groups
 def command(
     model: Model,
     prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="None or -: stdin, all of it.")
+        str | None, typer.Argument(metavar="[PROMPT]", help="Text to continue; none or -: stdin.")
     ] = None,
     prompts: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Many prompts, one a line; -: stdin. Answered in order."),
+        typer.Option(metavar="FILE", help="One prompt per line; -: stdin. Output is in order."),
     ] = None,
     max_tokens: MaxTokens = None,
-    n: Annotated[int, typer.Option("--n", min=1, max=256, help="Answers to each prompt.")] = 1,
+    n: Annotated[int, typer.Option("--n", min=1, max=256, help="Completions per prompt.")] = 1,
     *,
     generation: GenerationOptionGroup,
     keep: Keep = None,
     device: Device = "auto",
     json: Annotated[
-        bool, typer.Option("--json", help="One object an answer: text, tokens, usage and more.")
+        bool, typer.Option("--json", help="One object per completion: text, tokens, usage, ...")
     ] = False,
 ) -> None:
-    """Continue a text; the words appear as they are written.
+    """Continue a text; it is printed as it is generated.
 
     \b
     Example:
@@ -54,30 +54,30 @@ def command(
       weft generate smollm2 --prompts prompts.txt --max-tokens 20 > answers.txt
       weft generate smollm2 "$(cat long.txt) In short:" --keep long.cache
 
-    Several answers, and those to --prompts, are one a line, line breaks as spaces; an empty
-    prompt has an empty answer. With --json the text is as it is, and each object has index,
-    prompt, text, tokens, finish_reason (stop or length), stop_reason, logprobs if asked for, and
-    usage.
+    With --n or --prompts each completion is one line, with line breaks as spaces; an empty prompt
+    has an empty completion. With --json the text is unchanged, and each object has index, prompt,
+    text, tokens, finish_reason (stop or length), stop_reason, logprobs if requested, and usage.
     """
-    refuse_mixture(prompt, prompts)
-    refuse_logprobs(generation.logprobs, json)
-    from weft.engine.load import check_model
+    check_prompts(prompt, prompts)
+    check_logprobs(generation.logprobs, json)
+    from weft.engine.loaded_model import check_model
 
     options, engine = generation.options(max_tokens, n), generation.engine
     check_model(model, "generate", max_tokens)
     text = read_prompt(prompt) if prompts is None else ""
-    writer = ready_model(model, device, engine)
-    with kept(writer, keep):
+    loaded = ready_model(model, device, engine)
+    with prefix_cache_file(loaded, keep):
         if prompts is not None:
-            answer_file(writer, prompts, options, json)
+            complete_file(loaded, prompts, options, json)
         else:
-            answer_one(writer, text, options, json)
+            complete_one(loaded, text, options, json)
 
 
-def refuse_mixture(prompt: str | None, prompts: str | None) -> None:
+def check_prompts(prompt: str | None, prompts: str | None) -> None:
+    """Raise a UsageError for PROMPT together with --prompts."""
     if prompt is not None and prompts is not None:
         raise UsageError(
-            f"PROMPT is {prompt!r} and --prompts is {prompts!r}: there is one place for prompts. "
+            f"PROMPT is {prompt!r} and --prompts is {prompts!r}: only one of them can be used. "
             "Choose one."
         )
 
@@ -87,72 +87,76 @@ def read_prompt(prompt: str | None) -> str:
     if prompt not in (None, "-"):
         return prompt or ""
     if sys.stdin.isatty():
-        say("Type a text to go on from; Ctrl-D ends it.")
+        status("Type a text to continue; Ctrl-D ends it.")
     return sys.stdin.read()
 
 
-def answer_one(writer: LoadedModel, text: str, options: Options, json: bool) -> None:
-    """One prompt: its pieces as they come, or its answers when they are complete."""
+def complete_one(loaded: LoadedModel, text: str, options: GenerationOptions, json: bool) -> None:
+    """One prompt: streamed, or with --n or --json printed when complete."""
     if options.n > 1 or json:
-        writing = writer.requests.continued(writer.prompt_ids(text), options)
-        (found,) = writer.answer_all([writing])
-        print_answers(writer, text, found, options, json)
+        request = loaded.request_builder.completion(loaded.prompt_ids(text), options)
+        (completions,) = loaded.complete_all([request])
+        print_completions(loaded, text, completions, options, json)
         return
     finish = None
-    for update in writer.write(writer.prompt_ids(text), options):
-        print(update.text, end="", flush=True)
-        finish = update.finish
+    for output in loaded.stream(loaded.prompt_ids(text), options):
+        print(output.text, end="", flush=True)
+        finish = output.finish
     print()
     if finish is not None and finish.reason == "length":
-        say_cut(options)
+        warn_incomplete(options)
 
 
-def answer_file(writer: LoadedModel, file: str, options: Options, json: bool) -> None:
-    """Many prompts, a chunk at a time; a chunk is worked on as a whole and answered in order."""
-    from weft.engine.answers import Answer
+def complete_file(loaded: LoadedModel, file: str, options: GenerationOptions, json: bool) -> None:
+    """Many prompts, in chunks: a chunk runs as a whole and is printed in order."""
+    from weft.engine.client import Completion
     from weft.text.corpus import read_lines
 
-    first, nothing = 1, [Answer(index) for index in range(options.n)]
+    first, empty = 1, [Completion(index) for index in range(options.n)]
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
-        writings = read_prompts(writer, file, first, lines, options)
-        # on a terminal the answers themselves show how far it is
-        with progress("writing", len(writings), is_shown=not sys.stdout.isatty()) as step:
-            found = writer.answer_all(writings, step)
+        requests = build_requests(loaded, file, first, lines, options)
+        # on a terminal the completions themselves show the progress
+        with progress("generating", len(requests), is_shown=not sys.stdout.isatty()) as step:
+            results = loaded.complete_all(requests, step)
             for line in lines:
-                answers = next(found) if line.strip() else nothing
-                print_answers(writer, line, answers, options, json)
+                completions = next(results) if line.strip() else empty
+                print_completions(loaded, line, completions, options, json)
         first += len(lines)
 
 
-def read_prompts(
-    writer: LoadedModel, file: str, first: int, lines: list[str], options: Options
-) -> list[Writing]:
-    """A request for each line that is not empty; a DataError names the one that cannot be asked."""
-    writings = []
+def build_requests(
+    loaded: LoadedModel, file: str, first: int, lines: list[str], options: GenerationOptions
+) -> list[GenerationRequest]:
+    """A request for each nonempty line; a DataError names the line that cannot be served."""
+    requests = []
     for number, line in enumerate(lines, first):
         if line.strip():
             try:
-                writings.append(writer.requests.continued(writer.prompt_ids(line), options))
+                requests.append(loaded.request_builder.completion(loaded.prompt_ids(line), options))
             except UsageError as error:
                 raise DataError(str(error), file, number) from None
-    return writings
+    return requests
 
 
-def print_answers(
-    writer: LoadedModel, prompt: str, found: list[Answer], options: Options, json: bool
+def print_completions(
+    loaded: LoadedModel,
+    prompt: str,
+    completions: list[Completion],
+    options: GenerationOptions,
+    json: bool,
 ) -> None:
-    for answer in found:
+    for completion in completions:
         if json:
             has_logprobs = options.sampling.logprobs is not None
-            print_json(answer_object(answer, prompt, writer.tokenizer, has_logprobs))
+            print_json(completion_object(completion, prompt, loaded.tokenizer, has_logprobs))
         else:
-            print(one_line(answer.text))
+            print(one_line(completion.text))
     sys.stdout.flush()
-    if any(answer.finish and answer.finish.reason == "length" for answer in found):
-        say_cut(options)
+    if any(one.finish and one.finish.reason == "length" for one in completions):
+        warn_incomplete(options)
 
 
-def say_cut(options: Options) -> None:
-    """A text that was cut may not keep to its grammar."""
+def warn_incomplete(options: GenerationOptions) -> None:
+    """Print a warning for a text that ended before its grammar was complete."""
     if options.grammar is not None:
-        say("cut at its most tokens, so that the text may not be whole. Raise --max-tokens.")
+        status("stopped at --max-tokens before the grammar was complete. Raise --max-tokens.")

@@ -29,12 +29,12 @@ from weft.cli.options import (
     option,
     read_schema,
 )
-from weft.cli.output import say
+from weft.cli.output import status
 from weft.sampling.params import SamplingKeywords, SamplingParams
 
 if TYPE_CHECKING:
     from weft.engine.config import EngineConfig
-    from weft.engine.options import Options
+    from weft.engine.request_builder import GenerationOptions
 
 SCALARS = (bool, int, float, str, bool | None, int | None, float | None, str | None)
 
@@ -88,9 +88,11 @@ class SamplingOptions(OptionGroup):
         ]
         if unused:
             verb = "has" if len(unused) == 1 else "have"
-            say(f"{' and '.join(unused)} {verb} no effect: --temperature is 0 (greedy decoding).")
+            status(
+                f"{' and '.join(unused)} {verb} no effect: --temperature is 0 (greedy decoding)."
+            )
         if n > 1:
-            say(f"the {n} completions will be equal: --temperature is 0. Try --temperature 0.8.")
+            status(f"the {n} completions will be equal: --temperature is 0. Try --temperature 0.8.")
 
 
 def option_type(one: FieldInfo, note: str) -> Any:
@@ -124,13 +126,13 @@ class GenerationOptionGroup(OptionGroup):
     def logprobs(self) -> int | None:
         return self.sampling.keywords["logprobs"]
 
-    def options(self, max_tokens: int | None, n: int = 1) -> Options:
+    def options(self, max_tokens: int | None, n: int = 1) -> GenerationOptions:
         """The options of each request. Prints a line for those without effect."""
-        from weft.engine.options import Options
+        from weft.engine.request_builder import GenerationOptions
 
         schema, stops = read_schema(self.json_schema), self.stop or ()
         keywords = self.sampling.keywords
-        options = Options.of(
+        options = GenerationOptions.of(
             max_tokens, n, stop=stops, json_schema=schema, regex=self.regex, **keywords
         )
         self.sampling.warn_without_effect(n)

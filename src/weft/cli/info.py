@@ -1,5 +1,5 @@
-"""`weft info`: what a recipe's or any checkpoint's model is made of and what it costs, without
-building it in memory."""
+"""`weft info`: parameters, cache bytes and FLOPs of a recipe or a checkpoint, without building the
+model in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from weft.cli.output import print_json, print_table, say
+from weft.cli.output import print_json, print_table, status
 from weft.core.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A recipe (.toml), a model folder, .gguf or name."),
+        typer.Argument(metavar="MODEL", help="Recipe (.toml), model folder, .gguf file or name."),
     ],
     compare: Annotated[
         Literal["heads"] | None,
-        typer.Option(help="heads: the same settings as MHA, GQA, MQA and MLA, side by side."),
+        typer.Option(help="heads: compare MHA, GQA, MQA and MLA with the same settings."),
     ] = None,
     change: Annotated[
         list[str] | None,
@@ -31,11 +31,9 @@ def command(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(min=1, help="Keys that a token sees; by default the model's max_len."),
+        typer.Option(min=1, help="Context length in tokens; default: the model's max_len."),
     ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="Number format that bytes are counted in.")
-    ] = "float32",
+    dtype: Annotated[str, typer.Option(help="Data type of weights and cache.")] = "float32",
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Parameters, cache bytes and FLOPs per token of a recipe or a trained model.
@@ -48,10 +46,10 @@ def command(
       weft info runs/demo
       weft info smollm2
 
-    Of a model only headers are read, never its weights.
+    Only the headers of a model are read, not its weights.
     """
-    from weft.core.choices import pick
     from weft.core.device import DTYPES
+    from weft.core.registry import pick
     from weft.models.cost import compare_heads, cost_of
 
     config = read_model(model, change or [])
@@ -70,16 +68,18 @@ def command(
 
 
 def read_model(model: str, changes: list[str]) -> ModelConfig:
-    """The model settings of a recipe, or of any model from its headers, with `--set` on top."""
+    """The model settings of a recipe or of a model's headers, changed by `--set`."""
     from weft.core.config import parse_override
 
     base = read_recipe(Path(model)) if model.endswith(".toml") else read_headers(model)
     overrides = dict(parse_override(change) for change in changes)
     other = [name for name in overrides if not name.startswith("model.")]
     if other:
-        raise UsageError(f"--set {other[0]} is not about the model: begin its name with 'model.'.")
+        raise UsageError(
+            f"--set {other[0]} is not a model setting: its name must begin with 'model.'."
+        )
     model_changes = {name.removeprefix("model."): value for name, value in overrides.items()}
-    return base.with_changes(model_changes)
+    return base.with_changes(model_changes, prefix="model")
 
 
 def read_recipe(path: Path) -> ModelConfig:
@@ -89,19 +89,20 @@ def read_recipe(path: Path) -> ModelConfig:
     values = read_settings(path)
     if not isinstance(values.get("model"), dict):
         raise ConfigError([f"{path} has no [model] section: `weft info` needs one. Add it."])
-    return ModelConfig.from_dict(values["model"], where=str(path))
+    return ModelConfig.from_dict(values["model"], where=str(path), prefix="model")
 
 
 def read_headers(model: str) -> ModelConfig:
     from weft.checkpoint.formats import describe
 
-    found = describe(model)
-    say(f"{model}: {found.format}" + (f", {found.family}" if found.family else ""))
-    return found.config
+    description = describe(model)
+    family = f", {description.family}" if description.family else ""
+    status(f"{model}: {description.format}{family}")
+    return description.config
 
 
 def print_cost(config: ModelConfig, cost: Cost) -> None:
-    """One fact a line."""
+    """One property per line."""
     layers = f"{config.num_layers}"
     if config.kind == "encoder-decoder":
         layers = f"{config.layers_of('encoder')}+{config.layers_of('decoder')}"
@@ -123,24 +124,24 @@ def print_cost(config: ModelConfig, cost: Cost) -> None:
         rows.append(
             (f"cache bytes per source token ({cost.dtype})", cost.kv_bytes_per_source_token)
         )
-    rows.append((f"FLOPs per token ({cost.context:,} keys in sight)", cost.flops_per_token))
+    rows.append((f"FLOPs per token ({cost.context:,} tokens of context)", cost.flops_per_token))
     if cost.flops_per_source_token:
         rows.append(("FLOPs per source token", cost.flops_per_source_token))
     print_table(["", "value"], rows)
 
 
 def print_comparison(costs: list[Cost]) -> None:
-    """One kind of heads a line, with the cache as a share of MHA's."""
-    most = costs[0].kv_bytes_per_token or 1
-    columns = ["heads", "parameters", "cache bytes per token", "share of mha", "FLOPs per token"]
+    """One attention kind per line, with its cache size relative to MHA."""
+    mha_bytes = costs[0].kv_bytes_per_token or 1
+    columns = ["heads", "parameters", "cache bytes per token", "relative to mha", "FLOPs per token"]
     rows = [
         [
             c.heads,
             c.parameters,
             c.kv_bytes_per_token,
-            f"{c.kv_bytes_per_token / most:.0%}",
+            f"{c.kv_bytes_per_token / mha_bytes:.0%}",
             c.flops_per_token,
         ]
         for c in costs
     ]
-    print_table(columns, rows, title=f"{costs[0].context:,} keys in sight, {costs[0].dtype}")
+    print_table(columns, rows, title=f"{costs[0].context:,} tokens of context, {costs[0].dtype}")

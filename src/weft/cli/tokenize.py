@@ -1,4 +1,4 @@
-"""`weft tokenize`: text -> pieces or ids, ids -> text, and text files -> a new tokenizer."""
+"""`weft tokenize`: text -> tokens or ids, ids -> text, text files -> a new tokenizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.output import print_json, say
+from weft.cli.output import print_json, status
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from weft.text.tokenizer import Tokenizer
 
 SPACE = "\u2581"
-"""Shown for a space inside a piece, as spaces stand between pieces."""
+"""Printed for a space inside a token, because spaces separate tokens."""
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Any model, or a tokenizer.json.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model or a tokenizer.json.")]
 Files = Annotated[
     list[str] | None, typer.Argument(metavar="FILE", help="Plain or gzip; none or -: stdin.")
 ]
 Train = Annotated[
-    bool, typer.Option("--train", help="Learn a tokenizer from the files and write it to MODEL.")
+    bool, typer.Option("--train", help="Train a tokenizer on the files and write it to MODEL.")
 ]
 Kind = Annotated[str | None, typer.Option(help="character, word, bpe, unigram or byte.")]
-VocabSize = Annotated[int | None, typer.Option(help="The most ids that it may have.")]
-Lowercase = Annotated[bool, typer.Option("--lowercase", help="Drop upper case.")]
+VocabSize = Annotated[int | None, typer.Option(help="Maximum vocabulary size.")]
+Lowercase = Annotated[bool, typer.Option("--lowercase", help="Convert text to lower case.")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting: normalise=nfc."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, e.g. normalise=nfc."),
 ]
-Ids = Annotated[bool, typer.Option("--ids", help="Print ids in place of pieces.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
-Decode = Annotated[bool, typer.Option("--decode", help="Lines of ids in, lines of text out.")]
+Ids = Annotated[bool, typer.Option("--ids", help="Print ids instead of tokens.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Decode = Annotated[bool, typer.Option("--decode", help="Convert lines of ids to text.")]
 Special = Annotated[
     bool | None,
-    typer.Option("--special/--no-special", help="Begin and end too (not with --decode)."),
+    typer.Option("--special/--no-special", help="Add BOS and EOS (default, except with --decode)."),
 ]
-MaxLen = Annotated[int | None, typer.Option(help="Cut longer lines, and say how many.")]
+MaxLen = Annotated[int | None, typer.Option(help="Truncate longer lines, and report how many.")]
 
 
 def command(
@@ -57,7 +57,7 @@ def command(
     special: Special = None,
     max_len: MaxLen = None,
 ) -> None:
-    """Show the tokens and ids that text becomes, or learn a tokenizer from text.
+    """Show the tokens and ids of a text, or train a tokenizer.
 
     \b
     Example:
@@ -66,11 +66,11 @@ def command(
       echo "Show the tokens." | weft tokenize tok --ids | weft tokenize tok --decode
       weft tokenize tok --train train.de train.en --kind unigram --set normalise=nfc
 
-    A space inside a piece is shown as a low line; --json has the pieces as they are.
+    A space inside a token is printed as a low line; --json has the tokens unchanged.
     """
-    settings = given_settings(kind, vocab_size, lowercase, change or [])
+    settings = read_options(kind, vocab_size, lowercase, change or [])
     formats = [name for name, on in (("ids", ids), ("json", json), ("decode", decode)) if on]
-    refuse_mixture(train, list(settings), formats)
+    check_options(train, list(settings), formats)
     sources = files or ["-"]
     if train:
         train_tokenizer(Path(model), sources, settings, max_len)
@@ -81,10 +81,10 @@ def command(
         print_tokens(model, sources, form, special is not False, max_len)
 
 
-def given_settings(
+def read_options(
     kind: str | None, vocab_size: int | None, lowercase: bool, changes: Sequence[str]
 ) -> dict[str, Any]:
-    """The tokenizer settings that were asked for; the others keep their defaults."""
+    """The tokenizer settings that are set; the others keep their defaults."""
     from weft.core.config import parse_override
 
     settings: dict[str, Any] = dict(parse_override(change) for change in changes)
@@ -92,17 +92,17 @@ def given_settings(
     return settings | {name: value for name, value in named.items() if value is not None}
 
 
-def refuse_mixture(train: bool, settings: list[str], formats: list[str]) -> None:
-    """A UsageError for options that cannot stand together."""
+def check_options(train: bool, settings: list[str], formats: list[str]) -> None:
+    """Raise a UsageError for options that cannot be combined."""
     if train and formats:
-        raise UsageError(f"--train and --{formats[0]} cannot stand together: train first.")
+        raise UsageError(f"--train and --{formats[0]} cannot be combined: train first.")
     if not train and settings:
         raise UsageError(
-            f"{settings[0]} is a setting for training, but --train is not there. Add --train, or "
+            f"{settings[0]} is a setting for training, but --train is missing. Add --train, or "
             f"leave {settings[0]} out."
         )
     if len(formats) > 1:
-        raise UsageError(f"--{formats[0]} and --{formats[1]} cannot stand together. Choose one.")
+        raise UsageError(f"--{formats[0]} and --{formats[1]} cannot be combined. Choose one.")
 
 
 def train_tokenizer(
@@ -116,13 +116,15 @@ def train_tokenizer(
     tokenizer = Tokenizer.train_files(sources, config)
     file = tokenizer.save(path)
     names = ", ".join("standard input" if source == "-" else source for source in sources)
-    say(f"{file}: a {config.kind} tokenizer with {tokenizer.vocab_size} ids, learnt from {names}.")
+    status(
+        f"{file}: a {config.kind} tokenizer with {tokenizer.vocab_size} ids, trained on {names}."
+    )
 
 
 def print_tokens(
     model: str, sources: list[str], form: str, add_special: bool, max_len: int | None
 ) -> None:
-    """One line of tokens for every line of text, in the form asked for."""
+    """One line of tokens, ids or JSON per line of text."""
     from weft.checkpoint.formats import load_tokenizer
     from weft.text.encoding import TextReport
 
@@ -133,11 +135,11 @@ def print_tokens(
             print_json(as_object(tokenizer, line, ids, add_special))
         else:
             print(" ".join(map(str, ids) if form == "ids" else map(visible, tokenizer.pieces(ids))))
-    say_losses(report)
+    warn_losses(report)
 
 
 def as_object(tokenizer: Tokenizer, line: str, ids: list[int], add_special: bool) -> dict[str, Any]:
-    """Text, tokens, ids and spans of characters. A cut line has the spans of what is left."""
+    """Text, tokens, ids and character offsets; of a truncated line only the remaining tokens."""
     before, after = tokenizer.frame if add_special else ([], [])
     spans = tokenizer.tokens(line, add_special=False).offsets[: len(ids) - len(before) - len(after)]
     offsets = [(0, 0)] * len(before) + spans + [(0, 0)] * len(after)
@@ -145,18 +147,19 @@ def as_object(tokenizer: Tokenizer, line: str, ids: list[int], add_special: bool
 
 
 def visible(piece: str) -> str:
-    """A piece without spaces or line breaks, so that pieces can be told apart on a line."""
-    shown = (SPACE if char == " " else char for char in piece)
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shown)
+    """A token without spaces and line breaks, so that tokens on a line can be told apart."""
+    marked = (SPACE if char == " " else char for char in piece)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in marked)
 
 
-def say_losses(report: TextReport) -> None:
+def warn_losses(report: TextReport) -> None:
+    """Print how many lines were truncated and how many characters are unknown."""
     if report.cut_lines or report.unknown:
-        say(report.summary())
+        status(report.summary())
 
 
 def print_text(model: str, sources: list[str], skip_special: bool) -> None:
-    """One line of text for every line of ids."""
+    """One line of text per line of ids."""
     from weft.checkpoint.formats import load_tokenizer
 
     tokenizer = load_tokenizer(model)
@@ -171,12 +174,12 @@ def parse_ids(line: str, source: str, number: int) -> list[int]:
         return [int(word) for word in words if word]
     except ValueError:
         wrong = next(word for word in words if not re.fullmatch(r"[-+]?\d+", word))
-        message = f"{wrong!r} is not an id. --decode reads numbers with spaces between them."
+        message = f"{wrong!r} is not an id. --decode reads integers separated by spaces."
         raise DataError(message, source, number) from None
 
 
 def numbered(sources: list[str]) -> Iterator[tuple[str, int, str]]:
-    """Name, line number and line. Nothing on standard input is no error: nothing comes out."""
+    """Name, line number and line. Empty standard input is not an error."""
     from weft.text.corpus import read_lines, source_name
 
     for source in sources:

@@ -1,4 +1,4 @@
-"""`weft train`: a recipe and text files -> a model folder. The same command again goes on."""
+"""`weft train`: a recipe and text files -> a model folder. Running it again resumes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from weft.cli.output import print_json, say
+from weft.cli.output import print_json, status
 
 if TYPE_CHECKING:
     from weft.training.recipe import DataConfig, Recipe
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 MANY = ("--pairs", "--text", "--valid")
 
 RecipeFile = Annotated[
-    Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; none: the defaults.")
+    Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; none: defaults.")
 ]
 Pairs = Annotated[
     list[Path] | None,
-    typer.Option("--pairs", metavar="SRC TGT", help="Two files, line by line; plain or gzip."),
+    typer.Option("--pairs", metavar="SRC TGT", help="Two parallel files; plain or gzip."),
 ]
 Tsv = Annotated[Path | None, typer.Option("--tsv", metavar="FILE", help="Pairs in one TSV file.")]
 Columns = Annotated[
-    tuple[int, int], typer.Option(metavar="SRC TGT", help="Its columns, counted from 1.")
+    tuple[int, int], typer.Option(metavar="SRC TGT", help="Columns of --tsv, from 1.")
 ]
 Text = Annotated[
-    list[Path] | None, typer.Option("--text", metavar="FILE...", help="Plain text, for a decoder.")
+    list[Path] | None, typer.Option("--text", metavar="FILE...", help="Text files, for a decoder.")
 ]
 Objective = Annotated[
-    Literal["lm", "mlm"], typer.Option(help="mlm: learn an encoder by guessing hidden tokens.")
+    Literal["lm", "mlm"], typer.Option(help="mlm: masked language modeling, for an encoder.")
 ]
 Valid = Annotated[
     list[Path] | None,
-    typer.Option("--valid", metavar="FILE...", help="Validation files, in the same form."),
+    typer.Option("--valid", metavar="FILE...", help="Validation files, in the same format."),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The model folder.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Model folder.")]
 Changes = Annotated[
     list[str] | None,
     typer.Option(
@@ -60,7 +60,7 @@ def command(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Train a model on your own text; the same command again goes on where it stopped.
+    """Train a model on your own text; running the same command again resumes it.
 
     \b
     Example:
@@ -69,17 +69,17 @@ def command(
       weft train --text corpus.txt --out runs/lm --set model.attention.kind=gqa
       weft train --text corpus.txt --objective mlm --out runs/encoder
 
-    The tokenizer is trained from the same files. DIR then holds everything that the model needs.
+    The tokenizer is trained on the same files. DIR contains everything that the model needs.
     """
-    from weft.cli.scoring import greedy_scorer
-    from weft.cli.watching import watch_training
+    from weft.cli.scorer import greedy_scorer
+    from weft.cli.train_progress import watch_training
     from weft.core.device import choose_device
     from weft.training.run import run_training, training_files
     from weft.training.signals import StoppedBySignal
 
     settings = read_recipe(recipe, change or [])
     data = choose_data(settings, pairs, tsv, columns, text, objective, valid)
-    # paths in a recipe are relative to it, paths on the command line to where it was typed
+    # paths in a recipe are relative to the recipe, paths of arguments to the working directory
     base = recipe.parent if recipe is not None and data is settings.data else Path()
     files = training_files(data, base)
     try:
@@ -87,18 +87,18 @@ def command(
             place = choose_device(device)
             scores = run_training(settings, files, out, watch, greedy_scorer, place)
     except StoppedBySignal as stopped:
-        say(f"stopped and saved in {out}; the same command goes on from there")
+        status(f"stopped and saved in {out}; run the same command again to resume")
         raise typer.Exit(stopped.exit_code) from None
-    if not is_first_process():
+    if not is_rank_zero():
         return
     if json:
         print_json({**scores, "out": str(out)})
     else:
-        say(f"{out}: {describe(scores)}")
+        status(f"{out}: {describe(scores)}")
 
 
-def is_first_process() -> bool:
-    """Of those that torchrun started, one talks."""
+def is_rank_zero() -> bool:
+    """Only the first of the processes of torchrun prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -122,7 +122,7 @@ def choose_data(
     objective: Literal["lm", "mlm"],
     valid: list[Path] | None,
 ) -> DataConfig:
-    """The files of the arguments, or, where there are none, those of the recipe."""
+    """The data files of the arguments; without any, those of the recipe."""
     from weft.training.recipe import DataConfig
 
     if not (pairs or tsv or text or valid):
@@ -140,5 +140,5 @@ def choose_data(
 def describe(scores: dict[str, Any]) -> str:
     """The scores in one line."""
     valid = ", ".join(f"{name} {value:.4g}" for name, value in scores.get("valid", {}).items())
-    told = f"{scores['steps']:,} steps in {scores['seconds']:,} s"
-    return f"{told}; on the validation data {valid}" if valid else f"{told}; no validation data"
+    summary = f"{scores['steps']:,} steps in {scores['seconds']:,} s"
+    return f"{summary}; validation: {valid}" if valid else f"{summary}; no validation data"

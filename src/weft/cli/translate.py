@@ -1,4 +1,4 @@
-"""`weft translate`: lines in, lines out, in order; a chunk is answered before the next is read."""
+"""`weft translate`: lines in, lines out, in order; a chunk is printed before the next is read."""
 
 from __future__ import annotations
 
@@ -23,48 +23,50 @@ from weft.cli.options import (
     engine_settings,
     ready_model,
 )
-from weft.cli.output import print_json, progress, say
+from weft.cli.output import print_json, progress, status
 from weft.core.errors import UsageError
 from weft.sampling.params import SamplingKeywords, SamplingParams
 
 if TYPE_CHECKING:
-    from weft.engine.answers import Translation
+    from weft.engine.client import Translation
     from weft.engine.config import EngineConfig
-    from weft.engine.model import LoadedModel
-    from weft.engine.team import Team
+    from weft.engine.loaded_model import LoadedModel
+    from weft.engine.worker_pool import WorkerPool
 
 CHUNK = 1000
-"""Lines that are read, sorted by length and answered together."""
+"""Lines that are read, sorted by length and translated together."""
 
-Beam = Annotated[int, typer.Option(min=1, max=256, help="Hypotheses kept at each step; 1: greedy.")]
+Beam = Annotated[int, typer.Option(min=1, max=256, help="Beam width; 1: greedy.")]
 LengthPenalty = Annotated[
     float,
-    typer.Option(min=0, max=10, help="Scores are divided by length to this power; 0: not at all."),
+    typer.Option(min=0, max=10, help="Scores are divided by length ** this."),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(min=1, help="Most tokens of a translation.", show_default="2 x source + 10"),
+    typer.Option(
+        min=1, help="Maximum number of tokens of a translation.", show_default="2 x source + 10"
+    ),
 ]
 NBest = Annotated[
     int,
-    typer.Option("--n-best", min=1, max=256, help="Translations of each line, with their scores."),
+    typer.Option("--n-best", min=1, max=256, help="Translations per line, with scores."),
 ]
 Workers = Annotated[
     int,
     typer.Option(
         min=1,
         max=256,
-        help="Processes that translate at once; each has the model and a cache.",
+        help="Worker processes; each has its own model and KV cache.",
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="One object a line: source, translation, score.")
+    bool, typer.Option("--json", help="One object per line: source, translation, score.")
 ]
 
 
 class TranslateSampling(SamplingOptions):
-    """Without penalties, which repeat less than a translation has to, and log-probabilities, which
-    are the score of a translation."""
+    """Without penalties, as a translation repeats what its source repeats, and without
+    log-probabilities, from which its score is computed."""
 
     excluded = frozenset(
         {"repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs"}
@@ -98,13 +100,13 @@ def command(
       weft translate runs/en-de test.en --temperature 1 --top-k 10 --seed 7
       weft translate runs/en-de test.en --beam 5 --json
 
-    The score is the log probability divided by length ** length-penalty. Lines are answered as
-    they come, in groups of 1000; those typed at a terminal, one by one. With --n-best above 1 a
-    line of output is the number of a source, a score and a translation with tabs between, best
-    first, and --json has them as n_best too. With a --temperature above 0 they are drawn. A small
-    model translates long files faster with as many --workers as there are cores.
+    The score is the log-probability divided by length ** length-penalty. Lines are translated in
+    chunks of 1000, or one by one when typed at a terminal. With --n-best above 1 an output line is
+    the number of the source, a score and a translation, separated by tabs, best first; --json has
+    them as n_best. With --temperature above 0 translations are sampled. A small model translates
+    long files faster with as many --workers as there are cores.
     """
-    from weft.engine.load import check_model
+    from weft.engine.loaded_model import check_model
 
     temperature = sampling.keywords["temperature"]
     check_search(beam, length_penalty, n_best, sampling)
@@ -113,47 +115,48 @@ def command(
     check_model(model, "translate", max_tokens)
     translator = ready_model(model, device, engine)
     translator.tokenizer.report.has_warned = True
-    drawn: SamplingKeywords = sampling.keywords if temperature > 0 else {}
-    with team_of(workers, model, device, engine) as team:
+    keywords: SamplingKeywords = sampling.keywords if temperature > 0 else {}
+    with worker_pool(workers, model, device, engine) as pool:
         search, first = (n_best, beam, length_penalty, max_tokens), 1
         for lines in line_groups(file):
-            # nothing is printed inside: on a terminal the bar would take it to stderr
+            # print after the bar is closed: on a terminal it would redirect the output to stderr
             with progress("translating", len(lines)) as step:
-                found = translator.translate_best(lines, *search, step, team, **drawn)
-            print_chunk(lines, found, first if n_best > 1 else None, json)
+                translations = translator.translate_best(lines, *search, step, pool, **keywords)
+            print_chunk(lines, translations, first if n_best > 1 else None, json)
             first += len(lines)
-    say_cut(translator)
+    warn_truncated(translator)
 
 
 def line_groups(file: str) -> Iterator[list[str]]:
-    """What is answered together: CHUNK lines, or each by itself where a person types them."""
+    """Chunks of CHUNK lines; single lines if they are typed at a terminal."""
     from weft.text.corpus import read_lines
 
-    is_typed = file == "-" and sys.stdin.isatty()
-    return chunks(read_lines(file, allow_empty=file == "-"), 1 if is_typed else CHUNK)
+    is_terminal = file == "-" and sys.stdin.isatty()
+    return chunks(read_lines(file, allow_empty=file == "-"), 1 if is_terminal else CHUNK)
 
 
 def check_workers(workers: int, temperature: float) -> None:
+    """Raise a UsageError for --workers together with sampling."""
     if workers > 1 and temperature > 0:
         raise UsageError(
-            f"--workers is {workers} and --temperature {temperature:g}: drawing has one process. "
-            "Use one of them."
+            f"--workers is {workers} and --temperature {temperature:g}: workers only run beam "
+            "search. Use one of them."
         )
 
 
-def team_of(
+def worker_pool(
     workers: int, model: str, device: str, engine: EngineConfig
-) -> AbstractContextManager[Team | None]:
-    """The processes that translate; None where this one does it alone."""
+) -> AbstractContextManager[WorkerPool | None]:
+    """The worker pool; None if this process translates alone."""
     if workers == 1:
         return nullcontext()
-    from weft.engine.team import Team
+    from weft.engine.worker_pool import WorkerPool
 
-    return Team(model, workers, device, engine)
+    return WorkerPool(model, workers, device, engine)
 
 
 def check_search(beam: int, length_penalty: float, n_best: int, sampling: SamplingOptions) -> None:
-    """Refuse what cannot be searched or drawn, before anything is loaded."""
+    """Raise a UsageError for options that do not go together, before a model is loaded."""
     from weft.engine.beam import BeamConfig
 
     sampling.warn_without_effect()
@@ -161,29 +164,29 @@ def check_search(beam: int, length_penalty: float, n_best: int, sampling: Sampli
     if not params.is_greedy:
         if beam > 1:
             raise UsageError(
-                f"--beam is {beam} and --temperature {params.temperature:g}: a beam search "
-                "draws nothing. Use one of them."
+                f"--beam is {beam} and --temperature {params.temperature:g}: beam search does not "
+                "sample. Use one of them."
             )
     elif n_best > beam:
         raise UsageError(
-            f"--n-best is {n_best} but --beam is {beam}: a search finds no more than it keeps. "
-            f"Use --beam {n_best} or more."
+            f"--n-best is {n_best} but --beam is {beam}: a beam search returns at most --beam "
+            f"results. Use --beam {n_best} or more."
         )
     BeamConfig(beam, length_penalty)
 
 
 def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
     """The lines in lists of `size`; the last may be shorter."""
-    rest = iter(lines)
-    while chunk := list(islice(rest, size)):
+    remaining = iter(lines)
+    while chunk := list(islice(remaining, size)):
         yield chunk
 
 
 def print_chunk(
-    lines: list[str], found: list[list[Translation]], first: int | None, json: bool
+    lines: list[str], translations: list[list[Translation]], first: int | None, json: bool
 ) -> None:
-    """`first`: the number of the first line, if each has several translations."""
-    for place, (line, best) in enumerate(zip(lines, found, strict=True)):
+    """`first`: number of the first line; None if each line has one translation."""
+    for index, (line, best) in enumerate(zip(lines, translations, strict=True)):
         if json:
             print_json(translation_object(line, best, has_several=first is not None))
         elif first is None:
@@ -191,24 +194,24 @@ def print_chunk(
         else:
             for one in best:
                 score = "-" if one.score is None else f"{one.score:.4f}"
-                print(first + place, score, one_line(one.text), sep="\t")
+                print(first + index, score, one_line(one.text), sep="\t")
     sys.stdout.flush()
 
 
 def translation_object(
     source: str, best: list[Translation], has_several: bool = False
 ) -> dict[str, Any]:
-    told = [{"translation": one.text, "score": one.score} for one in best]
-    return {"source": source, **told[0], **({"n_best": told} if has_several else {})}
+    results = [{"translation": one.text, "score": one.score} for one in best]
+    return {"source": source, **results[0], **({"n_best": results} if has_several else {})}
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, which a model may say: line n answers line n."""
+    """The text without line breaks, so that output line n belongs to input line n."""
     return re.sub(r"[\r\n]+", " ", text)
 
 
-def say_cut(translator: LoadedModel) -> None:
-    """Tell how many lines were too long for the model."""
-    report = translator.tokenizer.report
+def warn_truncated(loaded: LoadedModel) -> None:
+    """Print how many lines were truncated because they were too long for the model."""
+    report = loaded.tokenizer.report
     if report.cut_lines:
-        say(report.summary())
+        status(report.summary())

@@ -1,9 +1,8 @@
 """What every other package uses. Imports nothing of Weft.
 
-errors          WeftError and its subclasses: all errors that a user can cause
-config          Config: validated settings with unknown keys rejected; TOML and JSON files
-explain         pydantic's errors -> sentences with the value, what is allowed and what to do
-choices         pick(table, name, what): the entry of a table, or the list of choices
+errors          WeftError and its subclasses: errors that a user can correct; EngineError
+config          Config: validated settings and their messages; TOML and JSON files
+registry        pick(table, name, what): the entry of a table, or the list of choices
 shapes          shape suffixes of tensor names (x_BTD) and check_shapes
 device          device and dtype of a run
 forward_batch   ForwardBatch: ids, lengths and positions of one forward pass

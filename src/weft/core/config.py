@@ -1,9 +1,10 @@
-"""Settings: a dict, a TOML file or keyword arguments -> a frozen object that is known to be usable.
+"""Settings: a dict, a TOML file or keyword arguments -> a frozen, validated object.
 
-Each component's file holds its own `Config`; construction validates, and a ConfigError lists
-*every* problem at once, each with the value, what is allowed and what to do (`core/explain.py`
-writes the sentences). Differs from plain pydantic: cross-field rules still run when some unrelated
-field is wrong.
+Each component's file defines its own `Config`. Construction validates, and a ConfigError lists
+*every* problem at once, each with the value, what is allowed and what to do. Differs from plain
+pydantic: rules between fields are checked even if an unrelated field is wrong, an unknown key is
+reported with the nearest known one, a section with a `kind` is checked against the keys of that
+kind only, and locations are dotted names as in `--set model.width=256`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from weft.core.errors import ConfigError, DataError, Problem
-from weft.core.explain import dotted, explain, field_path, known_keys
+from weft.core.registry import nearest
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -27,31 +29,36 @@ else:
 
 
 class ConfigMeta(ModelMetaclass):
-    """Turns pydantic's ValidationError into a ConfigError where a person writes `Config(...)`."""
+    """Turns the ValidationError of `Config(...)` into a ConfigError."""
 
     def __call__(cls, **values: Any) -> Any:  # noqa: N805
         return validate(cls, values)
 
 
 class Config(BaseModel, metaclass=ConfigMeta):
-    """Base of all settings: frozen, unknown keys refused, fields documented by the string below."""
+    """Base of all settings: frozen, unknown keys rejected, fields documented by the string below
+    them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], where: str = "settings") -> Self:
-        """Settings from nested plain values; `where` names their origin in the message."""
-        return validate(cls, values, where)
+    def from_dict(
+        cls, values: Mapping[str, Any], where: str = "settings", prefix: str = ""
+    ) -> Self:
+        """Settings from nested plain values. In messages, `where` names their origin, and `prefix`
+        is put before the names of fields: the section of a file that they belong to."""
+        return validate(cls, values, where, prefix)
 
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
 
-    def with_changes(self, changes: Mapping[str, Any]) -> Self:
+    def with_changes(self, changes: Mapping[str, Any], prefix: str = "") -> Self:
         """A copy with dotted names replaced: {"attention.num_heads": 4}."""
-        return self.from_dict(with_overrides(self.to_dict(), changes, type(self)))
+        values = with_overrides(self.to_dict(), changes, type(self))
+        return self.from_dict(values, prefix=prefix)
 
     def cross_checks(self) -> Iterable[Problem]:
-        """Rules between fields: a Problem for each broken one, with the fields it is about."""
+        """Rules between fields: one Problem per violated rule, with the fields it concerns."""
         return ()
 
     @model_validator(mode="after")
@@ -62,55 +69,192 @@ class Config(BaseModel, metaclass=ConfigMeta):
         return self
 
 
-def validate(cls: type[Any], values: Mapping[str, Any], where: str = "settings") -> Any:
+def validate(
+    cls: type[Any], values: Mapping[str, Any], where: str = "settings", prefix: str = ""
+) -> Any:
     """Construct `cls`, or raise one ConfigError with all problems."""
     try:
         return cls.model_validate(dict(values))
     except ValidationError as error:
-        first = [problem for detail in error.errors() for problem in explain(cls, detail, values)]
-        raise ConfigError([*first, *hidden_problems(cls, values, error, first)], where) from None
+        problems = [p for detail in error.errors() for p in explain(cls, detail, values, prefix)]
+        hidden = hidden_problems(cls, values, error, problems, prefix)
+        raise ConfigError([*problems, *hidden], where) from None
 
 
 def hidden_problems(
-    cls: type[Any], values: Mapping[str, Any], error: ValidationError, first: Sequence[Problem]
+    cls: type[Any],
+    values: Mapping[str, Any],
+    error: ValidationError,
+    problems: Sequence[Problem],
+    prefix: str,
 ) -> list[Problem]:
     """Cross-field problems that pydantic did not reach because some field was wrong.
 
-    The wrong values are taken out (their defaults stand in) and the rest is validated again; what
-    is then found is reported unless it concerns a value that was taken out.
+    The wrong values are replaced by their defaults and the rest is validated again; new problems
+    are reported unless they concern a replaced value.
     """
-    wrong = {dotted(field_path(detail["loc"], values)) for detail in error.errors()}
-    rest = deepcopy(dict(values))
-    for name in wrong:
-        drop(rest, name.split("."))
+    paths = [field_path(detail["loc"], values) for detail in error.errors()]
+    remaining = deepcopy(dict(values))
+    for path in paths:
+        if path:  # a cross-field problem of the settings as a whole has no path
+            drop(remaining, path)
+    wrong = {dotted(path, prefix) for path in paths}
     try:
-        cls.model_validate(rest)
+        cls.model_validate(remaining)
     except ValidationError as second:
-        found = [problem for detail in second.errors() for problem in explain(cls, detail, rest)]
-        return [p for p in found if p not in first and p.about and not concerns(p, wrong)]
+        details = second.errors()
+        new = [p for detail in details for p in explain(cls, detail, remaining, prefix)]
+        return [p for p in new if p not in problems and p.about and not concerns(p, wrong)]
     return []
 
 
 def concerns(problem: Problem, names: Iterable[str]) -> bool:
-    """True if a problem is about one of the names, something inside it, or what holds it."""
+    """Whether a problem is about one of the names, a part of it, or a section that contains it."""
     pairs = [(about + ".", name + ".") for about in problem.about for name in names]
     return any(about.startswith(name) or name.startswith(about) for about, name in pairs)
 
 
 def drop(values: dict[str, Any], path: Sequence[str]) -> None:
-    """Take one nested value out; its default stands in when the settings are validated again."""
-    here: Any = values
+    """Remove one nested value, so that validation uses its default."""
+    section: Any = values
     for step in path[:-1]:
-        here = here.get(step) if isinstance(here, dict) else None
-    if isinstance(here, dict):
-        here.pop(path[-1], None)
+        section = section.get(step) if isinstance(section, dict) else None
+    if isinstance(section, dict):
+        section.pop(path[-1], None)
+
+
+# Messages: pydantic's error details -> Problems.
+
+
+def explain(
+    cls: type[Any], detail: ErrorDetails, values: Mapping[str, Any], prefix: str = ""
+) -> list[Problem]:
+    """The problems of one of pydantic's errors about `values`, which should become a `cls`."""
+    path, kind = field_path(detail["loc"], values), detail["type"]
+    cause = detail.get("ctx", {}).get("error")
+    name = dotted(path, prefix)
+    if isinstance(cause, ConfigError):
+        return [in_section(problem, name) for problem in cause.problems]
+    if kind == "extra_forbidden":
+        return [Problem(unknown_key(cls, path, values, prefix), (name,))]
+    if kind == "missing":
+        return [Problem(f"{name} is missing: it has no default. Set it.", (name,))]
+    if kind == "union_tag_not_found":
+        return [missing_kind(cls, path, prefix)]
+    if kind in ("literal_error", "union_tag_invalid"):
+        return [wrong_choice(detail, name)]
+    return [Problem(f"{name} is {detail['input']!r}: {rule_of(detail)}. Change {name}.", (name,))]
+
+
+def rule_of(detail: ErrorDetails) -> str:
+    """'Input should be greater than 0' -> 'it must be greater than 0'."""
+    message = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return message.replace("should be", "it must be", 1).rstrip(".")
+
+
+def wrong_choice(detail: ErrorDetails, name: str) -> Problem:
+    """A value that is not one of the allowed ones."""
+    context = detail.get("ctx", {})
+    listed = str(context.get("expected") or context.get("expected_tags"))
+    choices = [choice.strip(" '") for choice in listed.replace(" or ", ", ").split(",")]
+    value = context.get("tag", detail["input"])
+    if detail["type"] != "literal_error":
+        name = dotted([name, "kind"]) if name else "kind"
+    guess = nearest(str(value), choices)
+    hint = f"Did you mean '{guess}'?" if guess else "Use one of these."
+    return Problem(f"{name} is {value!r}: allowed are {', '.join(choices)}. {hint}", (name,))
+
+
+def missing_kind(cls: type[Any], path: Sequence[str], prefix: str) -> Problem:
+    """A section of several possible kinds without the key `kind`."""
+    kinds = [kind for c in classes_at(cls, path) for kind in kinds_of(c)]
+    name = dotted([*path, "kind"], prefix)
+    return Problem(f"{name} is missing: allowed are {', '.join(kinds)}. Set {name}.", (name,))
+
+
+def in_section(problem: Problem, section: str) -> Problem:
+    """A problem of a section, as a problem of the settings that contain it."""
+    if not section:
+        return problem
+    about = tuple(dotted([section, name]) for name in problem.about)
+    return Problem(f"in {section}: {problem.text}", about)
+
+
+def field_path(loc: Sequence[int | str], values: Mapping[str, Any]) -> list[str]:
+    """pydantic's location without what it inserts: tags of a `kind`, branches of a union."""
+    path: list[str] = []
+    value: Any = values
+    for step in loc:
+        if isinstance(value, Mapping) and (step in value or value.get("kind") != step):
+            path.append(str(step))
+            value = value.get(step)
+        elif isinstance(value, list | tuple) and isinstance(step, int):
+            path.append(str(step))
+            value = value[step] if step < len(value) else None
+    return path
+
+
+def unknown_key(
+    cls: type[Any],
+    path: Sequence[str],
+    values: Mapping[str, Any] | None = None,
+    prefix: str = "",
+) -> str:
+    """The message for a key that no settings class has, with the nearest known key."""
+    known = known_keys(cls, path[:-1], values)
+    guess = nearest(path[-1], known)
+    hint = f"Did you mean '{guess}'? " if guess else ""
+    return f"{dotted(path, prefix)} is not a setting. {hint}Known here: {', '.join(sorted(known))}."
+
+
+def known_keys(
+    cls: type[Any], path: Sequence[str], values: Mapping[str, Any] | None = None
+) -> set[str]:
+    """Keys of the section at `path` below `cls`; with `values`, those of its kind only."""
+    section: Any = values or {}
+    for step in path:
+        section = section.get(step) if isinstance(section, Mapping) else None
+    kind = section.get("kind") if isinstance(section, Mapping) else None
+    classes = classes_at(cls, path)
+    chosen = [c for c in classes if kind in kinds_of(c)]
+    return {name for c in chosen or classes for name in c.model_fields}
+
+
+def classes_at(cls: type[Any], path: Sequence[str]) -> list[type[BaseModel]]:
+    """The settings classes that the section at a path below `cls` can have."""
+    classes: list[type[BaseModel]] = [cls]
+    for step in path:
+        if step.isdigit():  # an index of a list: its elements have the classes found before
+            continue
+        annotations = [c.model_fields[step].annotation for c in classes if step in c.model_fields]
+        classes = [c for annotation in annotations for c in config_classes(annotation)]
+    return classes
+
+
+def kinds_of(cls: type[BaseModel]) -> tuple[str, ...]:
+    """The values that the `kind` of a settings class may have."""
+    return get_args(cls.model_fields["kind"].annotation) if "kind" in cls.model_fields else ()
+
+
+def config_classes(annotation: Any) -> list[type[BaseModel]]:
+    """The settings classes inside an annotation such as `A | B | None` or `list[A]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [c for part in get_args(annotation) for c in config_classes(part)]
+
+
+def dotted(path: Iterable[str], prefix: str = "") -> str:
+    return ".".join([prefix, *path] if prefix else path)
+
+
+# Overrides and files.
 
 
 def with_overrides(
     values: Mapping[str, Any], changes: Mapping[str, Any], cls: type[Any] | None = None
 ) -> dict[str, Any]:
-    """Nested values with dotted names replaced. A new `kind` keeps the keys of its section that
-    it knows too: `cls` holds the settings classes, and without it none is known."""
+    """Nested values with dotted names replaced. A new `kind` keeps the keys of its section that it
+    has as well: `cls` holds the settings classes; without it none is kept."""
     result = deepcopy(dict(values))
     for name in sorted(changes, key=override_order):
         *path, key = name.split(".")
@@ -129,7 +273,7 @@ def with_overrides(
 
 
 def override_order(name: str) -> tuple[bool, int]:
-    """Kinds first, outer before inner: what a new kind clears is not what was just set."""
+    """Kinds first, outer before inner: a new kind removes keys, which must not be new ones."""
     path = name.split(".")
     return path[-1] != "kind", len(path)
 
@@ -155,7 +299,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         raise DataError("it is nested too deeply to be settings.", path) from None
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
         language = "JSON" if is_json else "TOML"
-        raise DataError(f"cannot be read as {language}: {error}. Mend that place.", path) from None
+        raise DataError(f"cannot be read as {language}: {error}. Correct it.", path) from None
     if not isinstance(values, dict):
         kind = type(values).__name__
         raise DataError(f"holds a {kind}, not settings. Write a table of names and values.", path)

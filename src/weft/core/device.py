@@ -16,8 +16,8 @@ import sys
 import torch
 from torch import nn
 
-from weft.core.choices import pick
 from weft.core.errors import UsageError
+from weft.core.registry import pick
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,10 @@
-"""All errors that a user can cause.
+"""Exceptions of Weft.
 
-    WeftError (a ValueError)
+    WeftError (a ValueError)      errors that a user can correct
       |- ConfigError   invalid settings; lists all problems
       |- DataError     a file or line that cannot be used; names file and line
       |- UsageError    an invalid call (prompt too long, wrong kind of model)
+    EngineError (a RuntimeError)  an engine step or a worker process failed
 
 A message has four parts: what is wrong, the value, what is allowed, what to do. Internal errors are
 asserts that print both values and are not in this tree.
@@ -55,3 +56,7 @@ class DataError(WeftError):
 
 class UsageError(WeftError):
     """An invalid call."""
+
+
+class EngineError(RuntimeError):
+    """An engine step or a worker process failed; the requests that it affected are removed."""

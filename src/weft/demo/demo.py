@@ -20,7 +20,7 @@ from weft.checkpoint.weft_folder import write_json
 from weft.core.config import read_settings, with_overrides
 from weft.core.errors import DataError, UsageError
 from weft.demo.dates import DatePair, DateTask, PartName
-from weft.engine.model import LoadedModel
+from weft.engine.loaded_model import LoadedModel
 from weft.text.corpus import read_lines
 from weft.training.data.files import TrainingFiles
 from weft.training.recipe import Recipe

@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import Field
 
 from weft.cache import PREFIX_CACHES
-from weft.core.choices import nearest
 from weft.core.config import Config
 from weft.core.errors import Problem
+from weft.core.registry import nearest
 from weft.models.config import ModelConfig
 
 DYNAMIC_SCALING = (

@@ -1,13 +1,13 @@
-"""The engine: requests in, tokens out, many at once. One step: plan, run, choose, publish.
+"""The engine: requests in, tokens out, many at once. One step: schedule, run, sample, commit.
 
     engine = Engine(model, tokenizer)
-    name = engine.submit(Writing(prompt, max_tokens=50))
+    request_id = engine.submit(GenerationRequest(prompt, max_tokens=50))
     while not engine.is_idle:
-        for update in engine.step():
+        for output in engine.step():
             ...                                   # new tokens and text of each request
 
-In float32 on a CPU a request's tokens and log-probabilities are the same bits whether its prompt
-was cached or not, alone or in company, preempted or not, with drafts or without.
+In float32 on a CPU, tokens and log-probabilities of a request are the same bits with or without a
+cached prefix, alone or in a batch, preempted or not, with drafts or without.
 """
 
 from __future__ import annotations
@@ -20,38 +20,42 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from weft.cache import PREFIX_CACHES
 from weft.cache.events import EventListener
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_groups import KVCacheLayout
+from weft.cache.kv_store import KVStore
+from weft.cache.page_pool import PagePool
 from weft.core.device import device_of, dtype_of
 from weft.core.errors import UsageError
-from weft.engine.attention import (
+from weft.core.registry import pick
+from weft.engine.attention_rows import (
     AttentionRow,
     AttentionRows,
+    FinishedRequests,
     attention_rows,
-    check_place,
-    find_trail,
+    check_index,
+    find_pages,
 )
 from weft.engine.beam import Beams
+from weft.engine.cache_file import CacheFileSummary, cache_key, load_cache, save_cache
 from weft.engine.config import EngineConfig
-from weft.engine.lines import LineMaker
+from weft.engine.detokenizer import FinishReason
 from weft.engine.logprobs import TokenLogprob
-from weft.engine.memory import make_memory
-from weft.engine.past import Past
+from weft.engine.request import GenerationRequest, RequestOutput, SampleState, SampleStateFactory
 from weft.engine.runner import Runner
-from weft.engine.saving import Carried, cache_key, load_cache, save_cache
+from weft.engine.sampling_step import (
+    MultiStep,
+    SamplingBatch,
+    choose_tokens,
+    multi_step_of,
+    prepare,
+    publish_multi_step,
+)
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
 from weft.engine.stats import EngineStats
-from weft.engine.step import (
-    Ahead,
-    Bursting,
-    burst_of,
-    choose_tokens,
-    look_ahead,
-    publish_burst,
-)
-from weft.engine.stops import Finish
-from weft.engine.writing import Line, Update, Writing
 from weft.models.build import Model
 from weft.models.decoder import Decoder
 from weft.nn.packed_modules import pack_model
@@ -59,197 +63,240 @@ from weft.text.tokenizer import Tokenizer
 
 
 class Engine:
-    """One model, one pool of pages, any number of requests."""
+    """One model, one page pool, any number of requests."""
 
     def __init__(
         self, model: Model, tokenizer: Tokenizer | None = None, config: EngineConfig | None = None
     ) -> None:
-        """Without a tokenizer it deals in ids alone: no texts, stops or grammars."""
+        """Without a tokenizer it works with token ids only: no text, stop strings or grammars."""
         self.config = config or EngineConfig()
         self.model, self.tokenizer = model.eval(), tokenizer
         if device_of(model).type == "cpu" and dtype_of(model) == torch.float32:
             pack_model(model)
-        self.kv_cache, store = make_memory(model, self.config)
+        self.kv_cache, store = make_kv_cache(model, self.config)
         self.runner = Runner(model, self.kv_cache.layout, store)
         settings = self.config.scheduler(model.config, self.runner.packs_sequences)
         self.scheduler = Scheduler(settings, self.kv_cache)
-        self.names = count()
-        self.lines: dict[str, dict[int, Line]] = {}
-        self.beams: dict[str, Beams] = {}
-        self.scored: dict[str, tuple[int, ...]] = {}
-        """Texts that are read to see how well they were foreseen."""
+        self.counter = count()
         self.requests: dict[str, Request] = {}
-        self.past = Past()
-        self.maker = LineMaker(tokenizer, model.config.vocab_size, self.config.speculate)
+        self.samples: dict[str, dict[int, SampleState]] = {}
+        """Samples of the running and waiting requests, by request id and index."""
+        self.beams: dict[str, Beams] = {}
+        self.texts_to_score: dict[str, tuple[int, ...]] = {}
+        self.finished = FinishedRequests()
+        vocab_size, speculate = model.config.vocab_size, self.config.speculate
+        self.sample_states = SampleStateFactory(tokenizer, vocab_size, speculate)
 
     @property
     def is_idle(self) -> bool:
         return self.scheduler.is_idle
 
-    def submit(self, writing: Writing) -> str:
-        """A new request; its name. Raises UsageError, and nothing is taken, for one that can never
-        be served."""
-        name = f"r{next(self.names)}"
-        writing.check_ids(self.model.config.vocab_size)
-        lines = self.maker.lines(writing)
-        beam = writing.beam.width if writing.beam else 0
-        given = (tuple(writing.prompt), writing.max_tokens, writing.source, writing.salt)
-        request = Request(name, *given, writing.n, beam)
-        self.scheduler.add(request)
-        self.requests[name] = request
-        if writing.beam:
-            end = next(iter(writing.ends), None)
-            self.beams[name] = Beams(writing.beam, writing.max_tokens, end)
+    def submit(self, request: GenerationRequest) -> str:
+        """Add a request and return its id. Raises a UsageError, and changes nothing, for a request
+        that can never be served."""
+        request_id = self.new_id()
+        request.check_ids(self.model.config.vocab_size)
+        samples = self.sample_states.create_all(request)
+        beam = request.beam.width if request.beam else 0
+        prompt = tuple(request.prompt)
+        scheduled = Request(
+            request_id, prompt, request.max_tokens, request.source, request.salt, request.n, beam
+        )
+        self.scheduler.add(scheduled)
+        self.requests[request_id] = scheduled
+        if request.beam:
+            end = next(iter(request.ends), None)
+            self.beams[request_id] = Beams(request.beam, request.max_tokens, end)
         else:
-            self.lines[name] = lines
-        return name
+            self.samples[request_id] = samples
+        return request_id
 
-    def submit_text(self, ids: Iterable[int]) -> str:
-        """A text for the encoder: its vectors come in one update."""
-        name = f"r{next(self.names)}"
-        self.scheduler.add(Request(name, tuple(ids), 0, is_pooling=True))
-        return name
+    def submit_embedding(self, ids: Iterable[int]) -> str:
+        """Add a text for the encoder: its hidden states come in one output."""
+        request_id = self.new_id()
+        self.scheduler.add(Request(request_id, tuple(ids), 0, is_pooling=True))
+        return request_id
 
-    def submit_scored(self, ids: Iterable[int]) -> str:
-        """A text for a decoder: the log-probability of each of its tokens but the first comes in
-        one update. It is run as a whole, whatever a cache holds of it, and nothing of it is
-        kept."""
-        name, text = f"r{next(self.names)}", tuple(ids)
-        if not isinstance(self.model, Decoder) or len(text) < 2:
+    def submit_score(self, ids: Iterable[int]) -> str:
+        """Add a text for a decoder: the log-probability of each of its tokens but the first comes
+        in one output. All of it is computed, whatever the prefix cache holds, and none of it is
+        cached."""
+        text = tuple(ids)
+        if not isinstance(self.model, Decoder):
             raise UsageError(
-                f"a text of {len(text)} tokens is to be foreseen by a model of kind "
-                f"{self.model.config.kind}: it takes 2 tokens and a decoder. Give it more text."
+                f"this model is of kind {self.model.config.kind}: log-probabilities of a text need "
+                "a decoder. Load a decoder."
             )
-        self.scheduler.add(Request(name, text[:-1], 0, is_pooling=True))
-        self.scored[name] = text
-        return name
+        if len(text) < 2:
+            raise UsageError(
+                f"the text has {len(text)} tokens: log-probabilities need at least 2, as the first "
+                "token is not predicted. Use a longer text."
+            )
+        request_id = self.new_id()
+        self.scheduler.add(Request(request_id, text[:-1], 0, is_pooling=True))
+        self.texts_to_score[request_id] = text
+        return request_id
 
-    def has(self, name: str) -> bool:
-        """Whether more may come of a request."""
-        return name in self.scheduler.state.groups
+    def new_id(self) -> str:
+        return f"r{next(self.counter)}"
 
-    def cancel(self, name: str) -> None:
-        """Nobody waits for this request any more: its pages go back at once."""
-        self.scheduler.cancel(name)
-        self.forget(name)
+    def is_active(self, request_id: str) -> bool:
+        """Whether more outputs of a request can follow."""
+        return request_id in self.scheduler.state.groups
 
-    def step(self) -> list[Update]:
-        """One plan for everybody whose turn it is: one pass, or several."""
+    def abort(self, request_id: str) -> None:
+        """Remove a request and free its pages. Does nothing if it is not active."""
+        self.scheduler.cancel(request_id)
+        self.forget(request_id)
+
+    def step(self) -> list[RequestOutput]:
+        """Schedule and run one plan: one forward pass, or several between which tokens are chosen
+        (multi-step scheduling)."""
         plan = self.scheduler.schedule(self.drafts_of if self.config.speculate else None)
         try:
-            burst = burst_of(plan, self.beams)
-            results = self.runner.run(plan, burst)
-            ahead = look_ahead(plan, results, self.lines, self.beams)
+            multi_step = multi_step_of(plan, self.beams)
+            results = self.runner.run(plan, multi_step)
+            batch = prepare(plan, results, self.samples, self.beams)
         except BaseException:
-            self.scheduler.rollback(plan)
+            self.scheduler.rollback(plan)  # no token was appended yet: the same requests run again
             raise
         try:
-            return self.settle(plan, results.vectors, burst or ahead)
+            return self.commit(plan, results.vectors, multi_step or batch)
         except BaseException:
             self.drop(plan)
             raise
 
-    def settle(self, plan: Plan, vectors: list[Tensor], ahead: Ahead | Bursting) -> list[Update]:
-        """Choose tokens, tell the scheduler, and say what is new."""
-        updates = [
-            self.read(one.request.id, x_TD)
+    def commit(
+        self, plan: Plan, vectors: list[Tensor], batch: SamplingBatch | MultiStep
+    ) -> list[RequestOutput]:
+        """Choose tokens, commit them to the scheduler, and return the outputs."""
+        outputs = [
+            self.pooling_output(one.request.id, x_TD)
             for one, x_TD in zip(plan.poolings, vectors, strict=True)
         ]
-        if isinstance(ahead, Bursting):
-            outcome = publish_burst(ahead, self.beams, updates)
+        if isinstance(batch, MultiStep):
+            result = publish_multi_step(batch, self.beams, outputs)
         else:
-            outcome = choose_tokens(ahead, self.lines, updates)
-        self.scheduler.commit(plan, outcome.grown, outcome.branched)
-        for key in outcome.ended:
+            result = choose_tokens(batch, self.samples, outputs)
+        self.scheduler.commit(plan, result.grown, result.branched)
+        for key in result.ended:
             self.scheduler.finish(*key)
-        for update in updates:
-            if update.error is not None:
-                self.cancel(update.request_id)
-            elif update.finish is not None:
-                self.finish(update)
-        return updates
+        for output in outputs:
+            if output.error is not None:
+                self.abort(output.request_id)
+            elif output.finish is not None:
+                self.finish(output)
+        return outputs
 
-    def read(self, name: str, x_TD: Tensor) -> Update:
-        """What is published of a text that was read as a whole."""
-        text = self.scored.get(name)
+    def pooling_output(self, request_id: str, x_TD: Tensor) -> RequestOutput:
+        """The output of a text that was read as a whole: its hidden states or log-probabilities."""
+        text, finish = self.texts_to_score.get(request_id), FinishReason("end")
         if text is None:
-            return Update(name, vectors_TD=x_TD, finish=Finish("end"))
-        found = zip(text[1:], self.runner.foreseen(x_TD, text[1:]), strict=True)
-        return Update(name, logprobs=[TokenLogprob(*one) for one in found], finish=Finish("end"))
+            return RequestOutput(request_id, vectors_TD=x_TD, finish=finish)
+        pairs = zip(text[1:], self.runner.foreseen(x_TD, text[1:]), strict=True)
+        logprobs = [TokenLogprob(token, logprob) for token, logprob in pairs]
+        return RequestOutput(request_id, logprobs=logprobs, finish=finish)
 
     def drop(self, plan: Plan) -> None:
-        """A step failed behind its pass. Its requests may have taken tokens that the scheduler does
-        not know of, so that they cannot go on: they leave, and give everything back."""
+        """Abort the requests of a step that failed after its forward pass: some may have tokens
+        that the scheduler does not know of, so they cannot continue."""
         if self.scheduler.in_flight is plan:
             self.scheduler.rollback(plan)
-        names = [chunk.request.id for chunk in plan.chunks]
-        for name in {*names, *(embedding.request.id for embedding in plan.poolings)}:
-            self.cancel(name)
+        ids = [chunk.request.id for chunk in plan.chunks]
+        for request_id in {*ids, *(embedding.request.id for embedding in plan.poolings)}:
+            self.abort(request_id)
 
     def drafts_of(self, request: Request, sequence: Sequence) -> list[int]:
-        """Guesses at what follows in one sequence; the scheduler cuts what it has no room for."""
-        line = self.lines.get(request.id, {}).get(sequence.index)
-        return [] if line is None or line.drafter is None else line.drafter.propose()
+        """Drafts for one sequence; the scheduler drops those without pages or budget."""
+        state = self.samples.get(request.id, {}).get(sequence.index)
+        return [] if state is None or state.drafter is None else state.drafter.propose()
 
-    def finish(self, update: Update) -> None:
+    def finish(self, output: RequestOutput) -> None:
         """One sample has ended; with the last one its request is forgotten."""
-        lines = self.lines.get(update.request_id, {})
-        line, request = lines.pop(update.index, None), self.requests.get(update.request_id)
-        if request is not None and line is not None:
-            self.past.add(request, update.index, line.output)
-        for place, one in enumerate(update.hypotheses):
-            assert request is not None, f"{update.request_id} was searched but never submitted"
-            self.past.add(request, place, one.ids)
-        if not lines:
-            self.forget(update.request_id)
+        samples = self.samples.get(output.request_id, {})
+        state, request = samples.pop(output.index, None), self.requests.get(output.request_id)
+        if request is not None and state is not None:
+            self.finished.add(request, output.index, state.output)
+        for index, hypothesis in enumerate(output.hypotheses):
+            assert request is not None, f"{output.request_id} was searched but never submitted"
+            self.finished.add(request, index, hypothesis.ids)
+        if not samples:
+            self.forget(output.request_id)
 
-    def forget(self, name: str) -> None:
-        """Nothing more comes of a request; what it has written can still be looked at."""
-        request = self.requests.pop(name, None)
-        for index, line in self.lines.pop(name, {}).items():
-            assert request is not None, f"{name} has lines but was never submitted"
-            self.past.add(request, index, line.output)
-        self.beams.pop(name, None)
-        self.scored.pop(name, None)
+    def forget(self, request_id: str) -> None:
+        """Drop the state of a request that is not active any more. Its tokens move to
+        `finished`."""
+        request = self.requests.pop(request_id, None)
+        for index, state in self.samples.pop(request_id, {}).items():
+            assert request is not None, f"{request_id} has samples but was never submitted"
+            self.finished.add(request, index, state.output)
+        self.beams.pop(request_id, None)
+        self.texts_to_score.pop(request_id, None)
 
     def attention(
-        self, name: str, layer: int, head: int, query: int, sample: int = 0
+        self, request_id: str, layer: int, head: int, query: int, sample: int = 0
     ) -> AttentionRow:
-        """What the token at position `query` of a request looks at in one head: weights over all
-        tokens up to itself, and over the source. Nothing in the cache changes."""
+        """Attention weights of the token at position `query` in one head: over all tokens up to
+        itself, and over the source. The cache does not change."""
         self.runner.need_store()
-        check_place("layer", layer, self.runner.stack.num_layers, "the model")
-        check_place("head", head, self.model.config.attention.num_heads, "a layer")
-        return self.look(name, query, sample, [layer]).of_head(head)
+        check_index("layer", layer, self.runner.stack.num_layers, "the model")
+        check_index("head", head, self.model.config.attention.num_heads, "a layer")
+        return self.attention_of_layers(request_id, query, sample, [layer]).of_head(head)
 
-    def attention_rows(self, name: str, query: int, sample: int = 0) -> AttentionRows:
-        """The same of all heads of all layers, by one pass."""
+    def attention_rows(self, request_id: str, query: int, sample: int = 0) -> AttentionRows:
+        """The same for all heads of all layers, with one forward pass."""
         self.runner.need_store()
-        return self.look(name, query, sample, list(range(self.runner.stack.num_layers)))
+        layers = list(range(self.runner.stack.num_layers))
+        return self.attention_of_layers(request_id, query, sample, layers)
 
-    def look(self, name: str, query: int, sample: int, layers: list[int]) -> AttentionRows:
-        trail = find_trail(self.scheduler.state, self.past, name, sample)
+    def attention_of_layers(
+        self, request_id: str, query: int, sample: int, layers: list[int]
+    ) -> AttentionRows:
+        pages = find_pages(self.scheduler.state, self.finished, request_id, sample)
         store = self.runner.need_store()
-        return attention_rows(self.runner.stack, store, self.kv_cache, trail, query, layers)
+        return attention_rows(self.runner.stack, store, self.kv_cache, pages, query, layers)
 
     def statistics(self) -> EngineStats:
-        """Hits, pages and counts so far, with the best possible hit rate beside the real one."""
+        """Cache hits, pages and counts so far, with the best possible hit rate."""
         return self.scheduler.state.engine_stats()
 
     def listen(self, listener: EventListener | None) -> None:
-        """Hear of every change of the pages from now on (cache/events.py); None: no more."""
+        """Report every change of the pages from now on (cache/events.py); None: stop."""
         self.kv_cache.pool.listener = listener
 
-    def save_cache(self, path: str | Path) -> Carried:
-        """Write what the caches hold into a file, for the next start."""
+    def save_cache(self, path: str | Path) -> CacheFileSummary:
+        """Write the cached prefixes and sources to a file."""
         return save_cache(Path(path), self.cache_key, self.kv_cache, self.runner.need_store())
 
-    def load_cache(self, path: str | Path) -> Carried:
-        """Begin with what an engine of the same model and settings has saved; as much as fits, used
-        last before used first. A DataError, and still an empty cache, for any other file."""
+    def load_cache(self, path: str | Path) -> CacheFileSummary:
+        """Load what an engine of the same model and settings has saved; if not everything fits,
+        the most recently used. Raises a DataError, and the cache stays empty, for other files."""
         return load_cache(Path(path), self.cache_key, self.kv_cache, self.runner.need_store())
 
     @cached_property
     def cache_key(self) -> dict[str, str]:
-        """What rows depend on; made when first needed, as it reads all weights."""
+        """What cached rows depend on. Computed on first use, as it reads all weights."""
         return cache_key(self.model, self.kv_cache.layout, self.runner.need_store())
+
+
+def make_kv_cache(model: Model, config: EngineConfig) -> tuple[KVCacheManager, KVStore | None]:
+    """The KV cache of a model: page management, and the page store unless it has no KV cache."""
+    layout = KVCacheLayout.of(model.kv_specs())
+    store = make_store(model, layout, config) if layout.groups else None
+    pool = PagePool(2 if store is None else store.num_pages, config.page_size)
+    return KVCacheManager(layout, pool, pick(PREFIX_CACHES, config.prefix_cache, "cache")), store
+
+
+def make_store(model: Model, layout: KVCacheLayout, config: EngineConfig) -> KVStore:
+    """A page store of config.cache_gib."""
+    device, dtype = device_of(model), dtype_of(model)
+    specs = model.kv_specs()
+    row = specs[0].bytes_per_token(dtype) * layout.num_layers_per_group
+    longest = -(-model.config.max_cached_len // config.page_size) * len(layout.groups)
+    # one sequence of max_len always fits, whatever cache_gib is: memory is allocated when used
+    num_pages = max(2 + 2 * longest, int(config.cache_gib * 2**30) // (row * config.page_size))
+    with torch.inference_mode(False):
+        store = KVStore(specs, layout.layer_locations, num_pages, config.page_size, device, dtype)
+        if config.reserve:
+            store.reserve()
+        return store

@@ -1,14 +1,15 @@
-r"""Grammars: a JSON schema, a regular expression or any JSON object -> which tokens may come next.
+r"""Constrained decoding: a JSON schema, a regular expression or any JSON object -> allowed tokens.
 
-    vocabulary = GrammarVocabulary(tokenizer, end_ids, vocab_size)      once for a model
-    matcher = vocabulary.matcher(make_grammar("regex", r"\d{4}-\d{2}-\d{2}"))     for each request
-    matcher.allowed()        a mask for the logits
-    matcher.advance(id)      what was chosen
+    vocabulary = GrammarVocabulary(tokenizer, end_ids, vocab_size)                   once per model
+    matcher = vocabulary.matcher(make_grammar("regex", r"\d{4}-\d{2}-\d{2}"))     once per sample
+    matcher.allowed()        mask for the logits
+    matcher.advance(id)      the chosen token
 
-The work is done by `llguidance` (an Earley parser over derivatives of regular expressions, run down
-a tree of all tokens). Differs from its default: where the grammar leaves only one text, the model
-still chooses how it is cut into tokens, because not every tokenizer can say which cut it would have
-made; and white space in JSON is bounded, because small models lose themselves in it.
+The matching is done by `llguidance` (an Earley parser over derivatives of regular expressions,
+applied to a trie of all tokens). Differs from its default in two ways: where the grammar allows
+only one text, the model still chooses the tokenization, because not every tokenizer can tell which
+one it would have used; and white space in JSON is bounded, because small models tend to repeat it
+without end.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ import torch
 from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 from torch import Tensor
 
-from weft.core.choices import pick
 from weft.core.errors import UsageError
-from weft.engine.stops import special_ids
+from weft.core.registry import pick
+from weft.engine.detokenizer import special_ids
 from weft.text.tokenizer import Tokenizer
 
 HEAD = '%llguidance {"no_forcing": true}\nstart: '
 WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 DEAD_END = "NoExtensionBias"
-"""How llguidance reports that no token can follow."""
+"""Prefix of llguidance's message when no token can follow."""
 PROBES = 200
-"""Tokens that are tried to find one text that fits, where the tokenizer cannot spell every byte."""
+"""Tokens tried when searching for a matching text with a vocabulary that lacks some bytes."""
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """A language of texts, in llguidance's own notation (Lark). Needs no tokenizer yet."""
+    """A grammar in llguidance's notation (Lark), independent of a tokenizer."""
 
     lark: str
 
 
 def json_schema(schema: dict[str, Any]) -> str:
-    """Texts that are JSON and fit the schema."""
+    """JSON texts that are valid under the schema."""
     if not isinstance(schema, dict):
         raise UsageError(
             f"the JSON schema is {type(schema).__name__} {str(schema)[:40]!r}: it must be an "
-            'object. Give a dict such as {"type": "object"}.'
+            'object. Use a dict such as {"type": "object"}.'
         )
     return "%json " + dumps({"x-guidance": {"whitespace_pattern": WHITE_SPACE}, **schema})
 
@@ -61,15 +62,13 @@ def json_object(_: object = None) -> str:
 
 
 def regex(pattern: str) -> str:
-    r"""Texts that the expression matches from beginning to end. Rust's syntax: no look-around, no
-    references back; \d is 0 to 9, as in JavaScript."""
+    r"""Texts that match the expression as a whole. Rust's syntax: no look-around, no
+    back-references; \d is 0 to 9, as in JavaScript."""
     if not isinstance(pattern, str):
-        raise UsageError(
-            f"the regular expression is {pattern!r}: it must be a str. Give a pattern."
-        )
+        raise UsageError(f"the regular expression is {pattern!r}: it must be a str. Use a pattern.")
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         raise UsageError(
-            f"the regular expression {pattern!r} ends in a lone backslash. Write two of them."
+            f"the regular expression {pattern!r} ends in a single backslash. Write two of them."
         )
     return f"/{regex_to_lark(pattern, 'd')}/"
 
@@ -82,7 +81,7 @@ GRAMMARS: dict[str, Callable[[Any], str]] = {
 
 
 def make_grammar(kind: str, source: Any = None) -> Grammar:
-    """The grammar of a kind: a dict for json_schema, nothing for json_object, a str for regex."""
+    """Build a grammar: `source`: dict for json_schema, nothing for json_object, str for regex."""
     return Grammar(HEAD + pick(GRAMMARS, kind, "kind of grammar")(source))
 
 
@@ -94,42 +93,42 @@ def dumps(schema: dict[str, Any]) -> str:
 
 
 class GrammarVocabulary:
-    """The tokens of a model as llguidance reads them, made once. End tokens are told from outside:
-    a chat model has other ones than its tokenizer knows."""
+    """The tokens of a model as llguidance reads them. End tokens are an argument because chat
+    models have others than their tokenizer."""
 
     def __init__(
         self, tokenizer: Tokenizer, end_ids: Collection[int], vocab_size: int | None = None
     ) -> None:
-        writer = tokenizer.target
-        self.size = vocab_size or writer.vocab_size
+        target = tokenizer.target
+        self.size = vocab_size or target.vocab_size
         self.end_ids = frozenset(end_ids)
-        tokens = writer.token_bytes(range(min(writer.vocab_size, self.size)))
-        self.spells_all = {bytes([byte]) for byte in range(256)} <= set(tokens)
-        self.tokens = describe(tokens, {*special_ids(writer), *self.end_ids}, self.size)
+        tokens = target.token_bytes(range(min(target.vocab_size, self.size)))
+        self.has_all_bytes = {bytes([byte]) for byte in range(256)} <= set(tokens)
+        self.tokens = make_tokens(tokens, {*special_ids(target), *self.end_ids}, self.size)
         self.compiled = lru_cache(maxsize=64)(self.compile)
 
     def matcher(self, grammar: Grammar) -> Matcher:
-        """A matcher at the beginning, its state its own. A grammar that cannot be compiled, or that
-        no text of this vocabulary meets, is a UsageError."""
+        """A new matcher. Raises a UsageError for a grammar that cannot be compiled or that no text
+        of this vocabulary matches."""
         return Matcher(self, self.compiled(grammar).deep_copy())
 
     def compile(self, grammar: Grammar) -> LLMatcher:
         state = LLMatcher(self.tokens, grammar.lark, log_level=0)
         if state.is_error():
             raise UsageError(
-                f"the grammar cannot be used: {one_line(state.get_error())}. Change the schema or "
-                "the regular expression."
+                f"the grammar cannot be compiled: {one_line(state.get_error())}. Change the schema "
+                "or the regular expression."
             )
-        if not can_be_met(Matcher(self, state.deep_copy()), self.spells_all):
+        if not is_satisfiable(Matcher(self, state.deep_copy()), self.has_all_bytes):
             raise UsageError(
-                "the grammar cannot be met: no text that this model's tokens can spell fits it. "
+                "the grammar matches no text that can be written with this model's tokens. "
                 "Change the schema or the regular expression."
             )
         return state
 
 
-class Description:
-    """What LLTokenizer asks of a tokenizer."""
+class GrammarTokens:
+    """The tokenizer interface that LLTokenizer expects."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -138,20 +137,20 @@ class Description:
         self.tokens, self.special_token_ids, self.eos_token_id = tokens, special, end
 
     def __call__(self, text: str) -> list[int]:
-        raise AssertionError(f"llguidance asked to cut {text!r}, which no_forcing rules out")
+        raise AssertionError(f"llguidance tokenizes {text!r}, although no_forcing is set")
 
 
-def describe(tokens: list[bytes], silent: Collection[int], size: int) -> LLTokenizer:
-    """`size` tokens, of which the silent ones and those without a name are no text. The end is one
-    more behind them: the real ends are dealt with here, not there."""
+def make_tokens(tokens: list[bytes], special: Collection[int], size: int) -> LLTokenizer:
+    """`size` tokens, of which the special ones and those beyond the tokenizer have no text. An end
+    token for llguidance is added after them: the real end tokens are handled by Matcher."""
     padded = [*tokens, *[b""] * (size - len(tokens)), b"<end>"]
-    special = [index for index in sorted(silent) if index < size]
-    return LLTokenizer(Description(padded, [*special, size], size))  # type: ignore[arg-type]
+    textless = [index for index in sorted(special) if index < size]
+    return LLTokenizer(GrammarTokens(padded, [*textless, size], size))  # type: ignore[arg-type]
 
 
 class Matcher:
-    """Where one request stands in its grammar. The same tokens lead to the same place, so that it
-    can be kept through a preemption or made anew by advancing through the output."""
+    """Grammar state of one sample. It depends only on the tokens so far, so it can be kept through
+    a preemption or rebuilt by advancing through the output."""
 
     def __init__(self, vocabulary: GrammarVocabulary, state: LLMatcher) -> None:
         self.vocabulary, self.state = vocabulary, state
@@ -159,20 +158,20 @@ class Matcher:
 
     @property
     def is_accepting(self) -> bool:
-        """Whether the text so far is whole: only then may an end token come."""
+        """Whether the text so far matches: only then is an end token allowed."""
         return self.state.is_accepting()
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing but an end can follow, or has."""
+        """Whether only an end token can follow, or the sample has ended."""
         return self.is_ended or (self.is_accepting and self.state.is_stopped())
 
     def allowed(self) -> Tensor:
-        """allowed_V: True for the ids that may come next. All False if the tokens of the model
-        cannot go on, which happens only where they do not spell every byte."""
-        assert not self.is_ended, "nothing may follow an end token"
-        # a state that finds no way on is lost: where that can happen, a copy is asked
-        state = self.state if self.vocabulary.spells_all else self.state.deep_copy()
+        """allowed_V: True for the ids that may come next. All False if no token fits, which happens
+        only for vocabularies without all single bytes."""
+        assert not self.is_ended, "no token may follow an end token"
+        # a state without allowed tokens becomes unusable: where that can happen, use a copy
+        state = self.state if self.vocabulary.has_all_bytes else self.state.deep_copy()
         bits = np.frombuffer(state.compute_bitmask(), dtype=np.uint8)
         if not state.get_error().startswith(DEAD_END):
             check(state)
@@ -182,7 +181,7 @@ class Matcher:
         return allowed_V
 
     def advance(self, token: int) -> None:
-        """Take in a token that was allowed."""
+        """Append an allowed token."""
         if token in self.vocabulary.end_ids:
             assert self.is_accepting, f"end token {token} before the grammar allows it"
             self.is_ended = True
@@ -192,7 +191,7 @@ class Matcher:
         check(self.state)
 
     def rollback(self, count: int) -> None:
-        """Forget the last `count` tokens."""
+        """Remove the last `count` tokens."""
         if self.is_ended and count > 0:
             self.is_ended, count = False, count - 1
         if count > 0:
@@ -200,8 +199,8 @@ class Matcher:
             check(self.state)
 
     def allowed_along(self, drafts: Sequence[int]) -> list[Tensor]:
-        """The masks before each draft and behind the last. Shorter where a draft is not allowed or
-        an end: what stands behind it can never be accepted. The matcher stays where it is."""
+        """The masks before each draft and after the last. Shorter if a draft is not allowed or is
+        an end token: the drafts after it cannot be accepted. The state does not change."""
         masks = [self.allowed()]
         for token in drafts:
             if token in self.vocabulary.end_ids or not masks[-1][token]:
@@ -213,17 +212,17 @@ class Matcher:
 
 
 def check(state: LLMatcher) -> None:
-    """llguidance reports by its state: too large a grammar shows only while it is used."""
+    """Raise a UsageError if llguidance failed: a grammar that is too large fails only in use."""
     if state.is_error():
         reason = one_line(state.get_error())
-        raise UsageError(f"the grammar cannot be followed: {reason}. Use a simpler one.")
+        raise UsageError(f"the grammar failed during generation: {reason}. Use a simpler one.")
 
 
-def can_be_met(matcher: Matcher, spells_all: bool) -> bool:
-    """Whether some text fits, searched depth first; yes where the search is too long. A vocabulary
-    with every byte can write whatever the grammar can, if that is anything."""
+def is_satisfiable(matcher: Matcher, has_all_bytes: bool) -> bool:
+    """Whether some text matches, by depth-first search; True if PROBES tokens do not decide it.
+    With all single bytes in the vocabulary one probe is enough."""
     paths = [choices(matcher)]
-    for _ in range(1 if spells_all else PROBES):
+    for _ in range(1 if has_all_bytes else PROBES):
         if matcher.is_accepting:
             return True
         token = next(paths[-1], None)
@@ -243,7 +242,7 @@ def choices(matcher: Matcher) -> Iterator[int]:
 
 
 def one_line(reason: str) -> str:
-    """llguidance's message without where it is in our text, its state and its drawing."""
+    """llguidance's message in one line, without location, parser state and source excerpt."""
     text = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", reason)
     lines = text.split("<state>")[0].split("<backtrace>")[0].splitlines()
     kept = [line.strip() for line in lines if line.strip(" ^|") and not re.match(r" *\d+ \|", line)]

@@ -21,7 +21,7 @@ from torch import nn
 from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
-from weft.engine.attention import recorded
+from weft.engine.attention_rows import recorded
 from weft.models.build import Model
 from weft.models.decoder import Decoder
 from weft.models.encoder_decoder import EncoderDecoder

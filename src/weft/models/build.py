@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from weft.core.choices import pick
 from weft.core.device import device_of
+from weft.core.registry import pick
 from weft.models.config import ModelConfig
 from weft.models.decoder import Decoder
 from weft.models.encoder import Encoder

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.core.choices import pick
+from weft.core.registry import pick
 from weft.native.library import Native, native
 from weft.native.packed import PackedMatrix
 from weft.native.structs import NormStruct

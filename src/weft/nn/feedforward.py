@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.choices import pick
 from weft.core.config import Config
+from weft.core.registry import pick
 from weft.core.shapes import check_shapes
 from weft.nn.dropout import Dropout
 from weft.nn.experts import Experts, ExpertsConfig, gated_width

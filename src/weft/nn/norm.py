@@ -18,9 +18,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.choices import pick
 from weft.core.config import Config
 from weft.core.errors import Problem
+from weft.core.registry import pick
 from weft.native.kernels import norm
 
 

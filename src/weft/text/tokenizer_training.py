@@ -26,9 +26,9 @@ from tokenizers import (
 )
 from tokenizers import Tokenizer as Backend
 
-from weft.core.choices import pick
 from weft.core.config import Config
 from weft.core.errors import ConfigError, DataError, Problem
+from weft.core.registry import pick
 from weft.text.tokenizer_kinds import BYTE_NAMES, KINDS, TokenizerPlan
 
 log = logging.getLogger(__name__)

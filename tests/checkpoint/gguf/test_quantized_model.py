@@ -20,7 +20,7 @@ from weft.checkpoint.gguf import writer
 from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.writer import save_gguf
 from weft.core.forward_batch import ForwardBatch
-from weft.engine.model import LoadedModel
+from weft.engine.loaded_model import LoadedModel
 from weft.models.build import Model
 from weft.models.encoder_decoder import EncoderDecoder
 from weft.native import packed as packed_module

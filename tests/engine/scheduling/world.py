@@ -16,7 +16,7 @@ from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
 from weft.cache.page_pool import PagePool
 from weft.cache.page_tables import first_readable_block
-from weft.core.choices import pick
+from weft.core.registry import pick
 from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.audit import audit, holders
 from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId

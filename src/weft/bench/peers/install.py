@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from weft.core.choices import pick
 from weft.core.errors import DataError
+from weft.core.registry import pick
 
 FOLDER = Path(".peers")
 STAMP = "installed"

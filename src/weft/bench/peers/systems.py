@@ -15,7 +15,7 @@ from typing import Any, Literal
 from weft.bench.peers.forms import Form, in_form
 from weft.bench.peers.install import python_of
 from weft.bench.peers.peer import Peer, PeerError
-from weft.core.choices import pick
+from weft.core.registry import pick
 
 Skill = Literal["stream", "batch", "translate"]
 """One prompt at a time; many at once; sources of an encoder-decoder."""

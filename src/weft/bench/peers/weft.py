@@ -16,14 +16,13 @@ from typing import Any
 import torch
 
 from weft import __version__
-from weft.engine.answers import Searcher
 from weft.engine.beam import BeamConfig
+from weft.engine.client import EngineClient, Searcher
 from weft.engine.config import EngineConfig, batch_settings
-from weft.engine.desk import Desk
 from weft.engine.engine import Engine
-from weft.engine.load import load
-from weft.engine.team import Team
-from weft.engine.writing import Writing
+from weft.engine.loaded_model import load
+from weft.engine.request import GenerationRequest
+from weft.engine.worker_pool import WorkerPool
 
 BATCH_TOKENS = 4096
 """What `weft translate` computes in one step."""
@@ -31,7 +30,7 @@ NUM_TRIED = 256
 
 
 class System:
-    """One engine, and a team for translations. `engine` holds settings of EngineConfig."""
+    """One engine, and a worker pool for translations. `engine` holds settings of EngineConfig."""
 
     version = __version__
 
@@ -45,17 +44,17 @@ class System:
         self.engine = Engine(self.loaded.model, None, config)
         self.num_calls, self.note = 0, ""
         self.best: dict[int, str] = {}
-        self.ways: dict[str, Searcher] = {"1 engine": Desk(self.engine)}
+        self.ways: dict[str, Searcher] = {"1 engine": EngineClient(self.engine)}
         if self.loaded.kind == "encoder-decoder" and threads > 1:
-            self.ways[f"{threads} engines"] = Team(model, threads, "cpu", config)
+            self.ways[f"{threads} engines"] = WorkerPool(model, threads, "cpu", config)
 
-    def salted(self, writings: list[Writing]) -> list[Writing]:
+    def salted(self, writings: list[GenerationRequest]) -> list[GenerationRequest]:
         self.num_calls += 1
         return [replace(writing, salt=f"call {self.num_calls}") for writing in writings]
 
     def generate(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
         """Greedy, all prompts at once, no token ends a text."""
-        writings = self.salted([Writing(tuple(prompt), new_tokens) for prompt in prompts])
+        writings = self.salted([GenerationRequest(tuple(prompt), new_tokens) for prompt in prompts])
         names = [self.engine.submit(writing) for writing in writings]
         outputs: dict[str, list[int]] = {name: [] for name in names}
         while not self.engine.is_idle:
@@ -84,7 +83,8 @@ class System:
     ) -> list[list[int]]:
         use = self.loaded.generation_config
         search = BeamConfig(beam, first=use.first, banned=tuple(use.banned))
-        writings = [self.loaded.requests.searched(one, max_tokens, search) for one in sources]
+        builder = self.loaded.request_builder
+        writings = [builder.beam_search(one, max_tokens, search) for one in sources]
         outputs: list[list[int]] = [[] for _ in sources]
         for place, found in self.ways[name].search(self.salted(writings)):
             outputs[place] = found[0].ids

@@ -35,8 +35,8 @@ from weft.checkpoint.huggingface import choose_family, generation_config_dict
 from weft.checkpoint.tensor_source import split_state
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.checkpoint.weight_rules import WeightRule
-from weft.core.choices import pick
 from weft.core.errors import DataError, UsageError
+from weft.core.registry import pick
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.core.choices import pick
+from weft.core.registry import pick
 from weft.nn.attention.base import AttentionSlot
 from weft.nn.attention.config import AttentionConfig
 from weft.nn.attention.grouped_query import GroupedQueryAttention

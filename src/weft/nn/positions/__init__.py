@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field
 
-from weft.core.choices import pick
+from weft.core.registry import pick
 from weft.nn.positions.alibi import Alibi, AlibiConfig
 from weft.nn.positions.base import (
     Bias,

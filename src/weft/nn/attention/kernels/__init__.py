@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from weft.core.choices import pick
+from weft.core.registry import pick
 from weft.nn.attention.base import DenseCall, Kernel
 from weft.nn.attention.kernels.dispatch import auto_attention, flash_attention, sparse_attention
 from weft.nn.attention.kernels.reference import attention_weights, merge, reference_attention

@@ -1,0 +1,218 @@
+"""Prefix cache and encoder cache of an engine <-> one safetensors file.
+
+    rows      pages of all cached prefixes and sources, one tensor per layer and kind of row
+    index     the tokens or the source that each page belongs to, and when it was last used
+    key       what the rows depend on: weights, dtype, page size, layout, arithmetic
+
+Rows of another model would give wrong results without an error. So a file is used only if its whole
+key equals that of the engine and all checksums are right, and this is checked before the caches are
+changed: after an error they are still empty and valid. The file is written under a temporary name
+and renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from weft.cache.kv_cache_manager import KVCacheManager
+from weft.cache.kv_groups import KVCacheLayout
+from weft.cache.kv_store import KVStore
+from weft.cache.prefix_cache import CachedRun, NoPrefixCache
+from weft.cache.snapshot import CacheSnapshot, SavedSource, restore, take_snapshot
+from weft.checkpoint.atomic import new_file
+from weft.core.errors import DataError, UsageError
+from weft.models.build import Model
+from weft.native.compiler import library_path
+from weft.native.library import native
+from weft.nn.packed_modules import uses_int8_activations
+
+FORMAT, INDEX = 1, "index"
+Key = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class CacheFileSummary:
+    """What was saved to a file or loaded from it."""
+
+    num_pages: int
+    num_tokens: int
+    """Tokens of cached prefixes; shared prefixes count once."""
+    num_sources: int
+    num_left_out: int = 0
+    """Pages of the file that did not fit into the pool: the least recently used."""
+
+    def __str__(self) -> str:
+        content = f"{self.num_tokens} prompt tokens and {self.num_sources} sources"
+        if not self.num_left_out:
+            return f"{self.num_pages} pages: {content}"
+        total = self.num_pages + self.num_left_out
+        return (
+            f"{self.num_pages} of {total} pages, the most recently used: {content}. The others do "
+            "not fit into the cache; raise cache_gib to load all"
+        )
+
+
+def cache_key(model: Model, layout: KVCacheLayout, store: KVStore) -> dict[str, str]:
+    """Everything that must be equal for rows to be valid, by name."""
+    shapes = {name: list(rows.shape[2:]) for name, rows in store.rows[0].items()}
+    groups = [list(asdict(group).values()) for group in layout.groups]
+    kernels = "torch's kernels" if native() is None else library_path().stem
+    return {
+        "format": str(FORMAT),
+        "weights": fingerprint(model),
+        "dtype": str(store.dtype),
+        "activations": "int8" if uses_int8_activations(model) else "float32",
+        "page_size": str(store.page_size),
+        "layout": json.dumps([shapes, groups]),
+        # another processor or version rounds differently: results would change in their last bits
+        "arithmetic": f"{store.device.type}, torch {torch.__version__}, {kernels}",
+    }
+
+
+def fingerprint(model: Model) -> str:
+    """A hash of the model's settings and all its weights."""
+    digest = sha256(json.dumps(model.config.to_dict(), sort_keys=True).encode())
+    for name, tensor in weights(model):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor_bytes(tensor))
+    return digest.hexdigest()
+
+
+def weights(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """The weights of all modules, one module at a time."""
+    for name, layer in model.named_modules():
+        # what `state_dict` calls on each module: a packed one unpacks its weight for the moment,
+        # and all of them at once would be a second copy of the model
+        tensors: dict[str, Tensor] = {}
+        layer._save_to_state_dict(tensors, f"{name}.", False)
+        yield from tensors.items()
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def save_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -> CacheFileSummary:
+    """Write everything that the caches hold; on an error the file stays as it was."""
+    contents = take_snapshot(kv_cache)
+    pages = contents.pages
+    tensors = {
+        f"{place}.{name}": rows.cpu().contiguous()
+        for place, part in enumerate(store.read_pages(pages))
+        for name, rows in part.items()
+    }
+    tensors[INDEX] = pack_index(contents, pages)
+    sums = {name: zlib.crc32(tensor_bytes(rows)) for name, rows in tensors.items()}
+    metadata = {**key, "sums": json.dumps(sums)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as temporary:
+            temporary.touch(mode=0o600)  # it contains prompts
+            save_file(tensors, temporary, metadata=metadata)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"cannot be written ({error}). Name another file.", path) from None
+    return summary(kv_cache, len(pages))
+
+
+def pack_index(contents: CacheSnapshot, pages: list[int]) -> Tensor:
+    """Runs and sources as bytes; page n of the file is its n-th row, counted from 1. Compressed, as
+    each run repeats the prefix that it shares with others."""
+    numbered = contents.renumbered({page: number for number, page in enumerate(pages, 1)})
+    text = json.dumps({"runs": numbered.runs, "sources": numbered.sources})
+    return torch.frombuffer(bytearray(zlib.compress(text.encode(), level=1)), dtype=torch.uint8)
+
+
+def unpack_index(index: Tensor) -> CacheSnapshot:
+    values = json.loads(zlib.decompress(tensor_bytes(index)))
+    return CacheSnapshot(
+        [CachedRun(*run) for run in values["runs"]],
+        [SavedSource(*source) for source in values["sources"]],
+    )
+
+
+def load_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -> CacheFileSummary:
+    """Load a file into an empty cache, as far as it fits. Raises a DataError, and changes nothing,
+    for a file that is damaged or belongs to another model or other settings."""
+    num_used = kv_cache.pool.num_usable - kv_cache.pool.num_free
+    if num_used:
+        raise UsageError(
+            f"the cache already holds {num_used} pages: a file can only be loaded into an empty "
+            "cache. Load it before the first request."
+        )
+    tensors = read_file(path, key)
+    contents = unpack_index(tensors[INDEX])
+    if isinstance(kv_cache.prefix_cache, NoPrefixCache):
+        contents = CacheSnapshot([], contents.sources)
+    pages = contents.pages
+    moved = restore(kv_cache, contents)
+    saved = [page for page in pages if page in moved]
+    rows = torch.tensor([page - 1 for page in saved], dtype=torch.long)
+    places = [
+        {name: tensors[f"{place}.{name}"][rows] for name in part}
+        for place, part in enumerate(store.rows)
+    ]
+    store.write_pages([moved[page] for page in saved], places)
+    return summary(kv_cache, len(moved), len(pages) - len(moved))
+
+
+def read_file(path: Path, key: Key) -> dict[str, Tensor]:
+    """The tensors of a file, after checking its key and checksums."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            check_key(path, metadata, key)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise DataError("there is no such file. Save a cache there first.", path) from None
+    except (OSError, SafetensorError) as error:
+        raise damaged(path, str(error)) from None
+    expected = json.loads(metadata["sums"])
+    for name, tensor in tensors.items():
+        checksum = zlib.crc32(tensor_bytes(tensor))
+        if checksum != expected.get(name):
+            raise damaged(path, f"{name} has checksum {checksum}, not {expected.get(name)}")
+    return tensors
+
+
+def check_key(path: Path, metadata: Mapping[str, str], key: Key) -> None:
+    """Raise a DataError that names the first part of the key that differs, with both values."""
+    for name, expected in key.items():
+        saved = metadata.get(name, "none")
+        if saved != expected:
+            raise DataError(
+                f"was saved with {name} {short(saved)}, but this engine has {short(expected)}: its "
+                "rows cannot be used. Load it with the model and settings that saved it, or start "
+                "with an empty cache.",
+                path,
+            )
+
+
+def short(value: str) -> str:
+    return value if len(value) <= 60 else f"{value[:12]}..."
+
+
+def damaged(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"is not a complete cache file ({reason}). Delete it and start with an empty cache.", path
+    )
+
+
+def summary(kv_cache: KVCacheManager, num_pages: int, num_left_out: int = 0) -> CacheFileSummary:
+    num_blocks = sum(1 for _ in kv_cache.prefix_cache.block_pages())
+    return CacheFileSummary(
+        num_pages,
+        num_blocks * kv_cache.pool.page_size,
+        len(kv_cache.encoder_cache.sources),
+        num_left_out,
+    )

@@ -1,0 +1,343 @@
+"""`LoadedModel`: what `weft.load(path)` returns. Texts in, texts out.
+
+    m.translate(["..."], beam=4)                encoder-decoder: one translation per text, in order
+    m.translate_best(["..."], 3, beam=4)        the three best translations per text, with scores
+    m.generate("...", stream=True)              decoder: the continuation, piece by piece
+    m.completions(["...", "..."], n=2)          many prompts at once: texts, tokens, finish reasons
+    m.chat([{"role": "user", ...}])             decoder: the answer, with the model's chat template
+    m.embed(["..."])                            any model: one vector per text
+    m.perplexity(["..."])                       decoder: perplexity of texts
+
+Options of a generated text (temperature, stop, regex, ...) are those of GenerationKeywords and
+SamplingParams. A task that a kind of model does not support raises a UsageError that names the kind
+and an alternative.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Unpack, overload
+
+import torch
+from torch import Tensor
+
+from weft.checkpoint.formats import describe, load_checkpoint
+from weft.checkpoint.weft_folder import Checkpoint
+from weft.core.device import choose_device, choose_dtype, device_of
+from weft.core.errors import UsageError
+from weft.engine.beam import BeamConfig
+from weft.engine.client import (
+    EMPTY_TRANSLATION,
+    Completion,
+    EngineClient,
+    Progress,
+    Searcher,
+    Translation,
+    beam_translations,
+    sampled_translations,
+)
+from weft.engine.config import DYNAMIC_SCALING, EngineConfig
+from weft.engine.engine import Engine
+from weft.engine.pooling import TextScore, embed_texts, score_texts
+from weft.engine.request import GenerationRequest, RequestOutput
+from weft.engine.request_builder import (
+    GenerationKeywords,
+    GenerationOptions,
+    RequestBuilder,
+    sampling_options,
+)
+from weft.models.build import Model
+from weft.nn.packed_modules import use_int8_activations
+from weft.sampling.params import SamplingKeywords
+
+log = logging.getLogger(__name__)
+
+Task = Literal["translate", "generate", "chat", "perplexity", "embed"]
+
+NEEDS: dict[Task, str] = {
+    "translate": "encoder-decoder",
+    "generate": "decoder",
+    "chat": "decoder",
+    "perplexity": "decoder",
+}
+"""The kind of model that a task needs. All kinds support the other tasks."""
+
+ALTERNATIVE = {
+    "encoder-decoder": "Use `translate`.",
+    "decoder": "Use `generate`, which continues a text.",
+    "encoder": "Use `embed`, which returns a vector per text.",
+}
+
+
+def load(
+    model: str | Path,
+    device: str = "auto",
+    dtype: str = "float32",
+    engine: EngineConfig | Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Load the model at a path, or of a name installed by `weft pull`, on a device: auto, cpu,
+    cuda, cuda:N or mps. `engine`: an EngineConfig or its fields, such as {"cache_gib": 4}."""
+    place = choose_device(device)
+    settings = EngineConfig.from_dict(engine, "engine") if isinstance(engine, Mapping) else engine
+    checkpoint = load_checkpoint(model, place, choose_dtype(dtype, place))
+    if settings is not None and settings.activations == "int8":
+        enable_int8_activations(checkpoint.model)
+    return LoadedModel(checkpoint, settings)
+
+
+def enable_int8_activations(model: Model) -> None:
+    """Quantize the inputs of matrix products; logs a warning if the setting has no effect."""
+    if not use_int8_activations(model):
+        log.warning(
+            "activations=float32 requested=int8 reason='int8 activations need quantized weights, a "
+            "CPU and the compiled kernels'"
+        )
+
+
+def check_model(model: str | Path, task: Task, max_tokens: int | None = None) -> None:
+    """Raise a UsageError for a task that the model's headers rule out. Reads no weights."""
+    config = describe(model).config
+    check_task(config.kind, task)
+    limit = config.max_cached_len
+    if max_tokens is not None and max_tokens >= limit:
+        note = DYNAMIC_SCALING if limit < config.max_len else ""
+        raise UsageError(
+            f"max_tokens is {max_tokens} but the model's max_len is {limit}{note}, and the prompt "
+            f"takes at least one token. Use at most {limit - 1}."
+        )
+
+
+def check_task(kind: str, task: Task) -> None:
+    """Raise a UsageError if models of this kind do not support the task."""
+    needed = NEEDS.get(task, kind)
+    if kind != needed:
+        raise UsageError(
+            f"this model is of kind {kind}: {task} needs a model of kind {needed}. "
+            f"{ALTERNATIVE[kind]}"
+        )
+
+
+def check_is_list(texts: Sequence[str], name: str = "texts") -> None:
+    """Raise a UsageError for a str: each of its characters would be taken for a text."""
+    if isinstance(texts, str):
+        raise UsageError(f"{name} is a str: pass a list of them. Use [text] for one.")
+
+
+class LoadedModel:
+    """A model in eval mode with its tokenizer."""
+
+    def __init__(self, checkpoint: Checkpoint, engine: EngineConfig | None = None) -> None:
+        self.engine_config = engine or EngineConfig()
+        self.model, self.tokenizer = checkpoint.model.eval(), checkpoint.tokenizer
+        self.checkpoint, self.generation_config = checkpoint, checkpoint.generation_config
+        self.task, self.scores = checkpoint.task, checkpoint.scores
+        self.request_builder = RequestBuilder(checkpoint, self.engine_config)
+
+    @property
+    def kind(self) -> str:
+        """encoder-decoder, decoder or encoder."""
+        return self.model.config.kind
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.model)
+
+    @cached_property
+    def client(self) -> EngineClient:
+        """The client of this model's engine, which is created on first use."""
+        try:
+            return EngineClient(Engine(self.model, self.tokenizer, self.engine_config))
+        except MemoryError:
+            raise UsageError(
+                f"cache_gib is {self.engine_config.cache_gib:g}: this machine cannot allocate a "
+                "cache of this size. Use less."
+            ) from None
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_tokens: int | None = None,
+        progress: Progress | None = None,
+        workers: Searcher | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> list[str]:
+        """One translation per text, in order; see `translate_best`."""
+        search = (beam, length_penalty, max_tokens, progress, workers)
+        return [one.text for one in self.translate_scored(texts, *search, **sampling)]
+
+    def translate_scored(
+        self,
+        texts: Sequence[str],
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_tokens: int | None = None,
+        progress: Progress | None = None,
+        workers: Searcher | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> list[Translation]:
+        """One translation per text with its score, in order; see `translate_best`."""
+        search = (beam, length_penalty, max_tokens, progress, workers)
+        return [best[0] for best in self.translate_best(texts, 1, *search, **sampling)]
+
+    def translate_best(
+        self,
+        texts: Sequence[str],
+        num_best: int,
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_tokens: int | None = None,
+        progress: Progress | None = None,
+        workers: Searcher | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> list[list[Translation]]:
+        """Up to `num_best` translations per text, best first, in order; "" for a blank text.
+
+        With sampling keywords, `num_best` translations are sampled, and beam must be 1; one that
+        reaches `max_tokens` is scored without an end token. `max_tokens` None: twice the length of
+        the source plus 10, up to the model's max_len. A source longer than max_len is truncated,
+        which the tokenizer's report counts. `workers`: a WorkerPool that runs the beam searches.
+        """
+        self.check_task("translate")
+        check_is_list(texts)
+        rows = [row for row, text in enumerate(texts) if text.strip()]
+        sources = self.tokenizer.encode_batch(
+            [texts[row] for row in rows], max_len=self.model.config.max_cached_len
+        )
+        decode, builder = self.tokenizer.target.decode, self.request_builder
+        if sampling:
+            if workers is not None:
+                raise UsageError(
+                    "workers and sampling keywords are both set: workers only run beam search. "
+                    "Leave one of them out."
+                )
+            options = sampling_options(num_best, beam, max_tokens, sampling)
+            requests = [builder.sample(source, options) for source in sources]
+            translations = sampled_translations(
+                self.client, requests, decode, length_penalty, progress
+            )
+        else:
+            config = BeamConfig(beam, length_penalty, num_best)
+            requests = [builder.beam_search(source, max_tokens, config) for source in sources]
+            translations = beam_translations(workers or self.client, requests, decode, progress)
+        by_row = dict(zip(rows, translations, strict=True))
+        return [by_row.get(row, [EMPTY_TRANSLATION]) for row in range(len(texts))]
+
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int | None = None,
+        stream: Literal[False] = False,
+        **keywords: Unpack[GenerationKeywords],
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int | None = None,
+        *,
+        stream: Literal[True],
+        **keywords: Unpack[GenerationKeywords],
+    ) -> Iterator[str]: ...
+
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int | None = None,
+        stream: bool = False,
+        **keywords: Unpack[GenerationKeywords],
+    ) -> str | Iterator[str]:
+        """The continuation of a prompt, or with `stream` its pieces as they are generated.
+
+        `max_tokens` None: 128, up to the model's max_len. Keywords are stop, json_schema, regex and
+        those of SamplingParams; temperature 0 is greedy, and the default is 1.
+        """
+        self.check_task("generate")
+        options = GenerationOptions.of(max_tokens, **keywords)
+        texts = pieces(self.stream(self.prompt_ids(prompt), options))
+        return texts if stream else "".join(texts)
+
+    def completions(
+        self,
+        prompts: Sequence[str],
+        max_tokens: int | None = None,
+        n: int = 1,
+        progress: Progress | None = None,
+        **keywords: Unpack[GenerationKeywords],
+    ) -> Iterator[list[Completion]]:
+        """The n completions of each prompt, in order, each once the ones before it are complete.
+        The engine works on all prompts at once; keywords as in `generate`."""
+        self.check_task("generate")
+        check_is_list(prompts, "prompts")
+        options = GenerationOptions.of(max_tokens, n, **keywords)
+        requests = [
+            self.request_builder.completion(self.prompt_ids(prompt), options) for prompt in prompts
+        ]
+        return self.complete_all(requests, progress)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        max_tokens: int | None = None,
+        **keywords: Unpack[GenerationKeywords],
+    ) -> Iterator[str]:
+        """The answer to a conversation of {"role", "content"}, piece by piece; keywords as in
+        `generate`, but greedy unless a temperature is set."""
+        self.check_task("chat")
+        keywords.setdefault("temperature", 0.0)
+        options = GenerationOptions.of(max_tokens, **keywords)
+        return pieces(self.stream(self.chat_ids(messages), options))
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """The ids of a prompt for a decoder: BOS and the text, never truncated."""
+        return self.request_builder.prompt_ids(prompt)
+
+    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The ids of a conversation in the model's chat template, up to the next answer."""
+        return self.request_builder.chat_ids(messages)
+
+    def stream(self, ids: Sequence[int], options: GenerationOptions) -> Iterator[RequestOutput]:
+        """The continuation of `ids`: tokens and text of each step."""
+        request = self.request_builder.completion(ids, options)
+        assert request.n == 1, f"a stream has one sample, not {request.n}: use complete_all"
+        return self.client.stream(self.client.submit(request))
+
+    def complete_all(
+        self, requests: Sequence[GenerationRequest], progress: Progress | None = None
+    ) -> Iterator[list[Completion]]:
+        """The completions of requests built by `request_builder`, in order."""
+        return self.client.completions(requests, progress)
+
+    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Tensor:
+        """One vector of length 1 per text, vectors_BD, in order; see pooling.py."""
+        check_is_list(texts)
+        pooling = self.generation_config.pooling
+        return embed_texts(self.client, self.tokenizer, texts, pooling, progress or ignore)
+
+    def score(self, texts: Sequence[str], progress: Progress | None = None) -> TextScore:
+        """Summed loss and number of tokens of all texts."""
+        self.check_task("perplexity")
+        check_is_list(texts)
+        return score_texts(self.client, self.tokenizer, texts, progress or ignore)
+
+    def perplexity(self, texts: Sequence[str]) -> float:
+        """exp of the mean loss per token over all texts."""
+        return self.score(texts).perplexity
+
+    def check_task(self, task: Task) -> None:
+        """Raise a UsageError if this kind of model does not support the task."""
+        check_task(self.kind, task)
+
+
+def pieces(outputs: Iterator[RequestOutput]) -> Iterator[str]:
+    return (output.text for output in outputs if output.text)
+
+
+def ignore(count: int) -> None:
+    """Progress that is not shown."""
