@@ -214,10 +214,10 @@ def test_preempted_and_cancelled_requests_are_found_in_the_cache() -> None:
     asked, other = ask(engine), ask(engine, 5, salt="x")
     for _ in range(3):
         engine.step()
-    job = engine.scheduler.state.jobs[asked]
-    engine.scheduler.state.put_back(job)
-    assert job.leader.tables is None
-    check_all(engine, asked, list(job.leader.tokens))
+    job = engine.scheduler.state.groups[asked]
+    engine.scheduler.state.requeue(job)
+    assert job.first.tables is None
+    check_all(engine, asked, list(job.first.tokens))
     engine.abort(other)
     check_all(engine, other, engine.finished[other].samples[0])
 

@@ -36,7 +36,7 @@ def searches(
         source = tuple(rng.choices(range(5, vocab), k=rng.randrange(1, 12)))
         beam, limit = BeamConfig(width, **rules), rng.randrange(1, 24)
         made.append(GenerationRequest(prompt, limit, source if has_source else None, beam=beam))
-    endless = search(make(engine, passes=1), made)
+    endless = search(make(engine, num_steps=1), made)
     written = [one[0].ids for one in endless]
     return [
         replace(writing, ends=frozenset([ids[len(ids) // 2]])) if place % 4 else writing

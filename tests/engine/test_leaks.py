@@ -145,10 +145,12 @@ class Fire:
         assert self.replayed.rows == state.filled_rows()
         owners = {owner for held in self.replayed.holders.values() for owner in held}
         names = {owner.split("/")[0] for owner in owners} - {"prefix", "sources"}
-        assert names <= set(state.jobs), f"{names - set(state.jobs)} have gone but hold pages"
-        assert not (self.gone | self.done) & set(state.jobs), "who has gone is gone within the step"
+        assert names <= set(state.groups), f"{names - set(state.groups)} have gone but hold pages"
+        assert not (self.gone | self.done) & set(state.groups), (
+            "a removed request is still scheduled"
+        )
         known = {*self.engine.samples, *self.engine.beams, *self.engine.requests}
-        assert known <= set(state.jobs), f"{known - set(state.jobs)} are remembered for ever"
+        assert known <= set(state.groups), f"{known - set(state.groups)} are remembered for ever"
 
     def check_results(self) -> None:
         """The same bits as alone, request by request."""

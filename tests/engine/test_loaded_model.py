@@ -63,7 +63,9 @@ def test_a_translation_is_as_long_as_asked_for(translator):
     assert default_target_limit([7] * 30, 40) == 39
     short, long = (translator.translate(["a dog ate"], max_tokens=n)[0] for n in (1, 30))
     assert len(short) < len(long)
-    with pytest.raises(UsageError, match="1 tokens and max_tokens is 40.*ask for at most 39"):
+    with pytest.raises(
+        UsageError, match="1 tokens and max_tokens is 40.*set max_tokens to at most 39"
+    ):
         translator.translate(["a dog"], max_tokens=40)
     with pytest.raises(UsageError, match="max_tokens is 0"):
         translator.translate(["a dog"], max_tokens=0)
@@ -121,7 +123,7 @@ def test_pieces_are_whole_characters_and_a_wrong_byte_spoils_only_itself(writer)
 def test_a_prompt_is_never_cut(writer):
     with pytest.raises(UsageError, match="max_len is 40"):
         writer.generate("the cat sat on the mat " * 20)
-    with pytest.raises(UsageError, match="max_len is 40.*ask for at most"):
+    with pytest.raises(UsageError, match="max_len is 40.*set max_tokens to at most"):
         writer.generate("the cat", max_tokens=60)
     with pytest.raises(UsageError, match="max_tokens is 0"):
         writer.generate("the cat", max_tokens=0)

@@ -7,12 +7,11 @@ import json
 import random
 import time
 
-from weft.engine.scheduling.statistics import Prompt, PromptLog, best_hits, optimal_hits
-
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest
 from weft.engine.scheduling.sequence import Request
+from weft.engine.stats import Prompt, PromptLog, best_hits, optimal_hits
 
 from .tiny import tiny
 
