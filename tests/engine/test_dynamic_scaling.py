@@ -71,7 +71,7 @@ def test_a_request_beyond_the_original_length_is_refused(
 def test_a_text_beyond_the_original_length_is_refused() -> None:
     engine = make(**DYNAMIC)
     with pytest.raises(UsageError, match=r"17 tokens: it may have 1 to 16 \(original_max_len"):
-        engine.submit_text(range(5, 22))
+        engine.submit_embedding(range(5, 22))
 
 
 @torch.no_grad()
