@@ -63,7 +63,7 @@ def test_padding_is_counted_in_places():
     assert padding_share([3, 5], [[0], [1]]) == 0
 
 
-def test_a_row_over_the_budget_has_its_own_batch_and_is_counted_and_said(caplog):
+def test_a_row_over_the_budget_has_its_own_batch_and_is_counted_and_logged(caplog):
     report = TextReport()
     with caplog.at_level(logging.WARNING):
         found = batches([3, 90, 4, 80], 20, report=report)

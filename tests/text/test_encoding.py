@@ -1,4 +1,4 @@
-"""What was cut, empty or unknown is counted, said once, and refused when it is too much."""
+"""Truncated, empty and unknown text is counted, and the first truncation is logged."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def test_the_counts_are_plain_values():
     }  # fmt: skip
 
 
-def test_a_cut_is_logged_once_with_its_numbers(caplog):
+def test_a_truncation_is_logged_once_with_its_numbers(caplog):
     report = TextReport()
     report.add(7, cut=3)
     with caplog.at_level(logging.WARNING):

@@ -41,7 +41,7 @@ def test_the_drawing_in_the_docstring_holds():
 
 
 @given(DOCUMENTS, st.integers(1, 9))
-def test_every_pair_of_neighbours_comes_once_and_stays_in_its_document(documents, length):
+def test_every_pair_of_neighbors_comes_once_and_stays_in_its_document(documents, length):
     samples = list(packed(documents, length))
     expected = [(a, b, n) for n, document in enumerate(documents) for a, b in pairwise(document)]
     assert places(samples) == expected
@@ -63,7 +63,7 @@ def test_skipped_places_are_missing_at_the_front_and_nowhere_else(documents, len
     assert [later.length_of(i) for i in range(len(later))] == [s.length for s in later]
 
 
-def test_a_document_without_neighbours_is_passed_over():
+def test_a_document_of_one_token_is_skipped():
     samples = list(packed([[], [1], [1, 2]], length=2))
     assert places(samples) == [(1, 2, 2)]
     assert list(packed([], length=2)) == []

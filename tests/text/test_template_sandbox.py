@@ -102,7 +102,7 @@ def test_a_template_cannot_reach_out(name):
 
 
 @pytest.mark.parametrize("name", GREEDY)
-def test_a_template_that_wants_too_much_ends_soon(name, tight):
+def test_a_template_that_exceeds_the_limits_ends_soon(name, tight):
     reason = error_of(GREEDY[name], tight)
     assert reason.startswith("the chat template ")
     assert len(reason) < 600
@@ -176,7 +176,7 @@ def test_a_key_may_begin_with_an_underscore():
         (ENDLESS, "failed: it takes more than 1 s"),
     ],
 )
-def test_the_reason_is_said_in_one_sentence(source, reason):
+def test_the_reason_is_one_sentence(source, reason):
     with pytest.raises(DataError, match=f"the chat template {reason}"):
         ChatTemplate(source).render(MESSAGES)
 

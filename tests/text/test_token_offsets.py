@@ -12,7 +12,7 @@ from weft.text.tokenizer_kinds import KINDS
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "word"])
-def test_spans_cover_the_text_in_order_and_hold_what_the_pieces_say(kind):
+def test_offsets_cover_the_text_in_order_and_match_the_pieces(kind):
     @given(st.one_of(st.text(), st.sampled_from([*CORPUS, *HARD.values()])))
     def check_pieces(text):
         tokens = trained(kind).tokens(text, add_special=False)
@@ -33,7 +33,7 @@ def test_begin_and_end_cover_nothing():
     assert (tokens.pieces[-1], tokens.offsets[-1]) == ("<end>", (0, 0))
 
 
-def test_where_normalising_changed_the_bytes_all_keep_the_whole_span():
+def test_where_normalization_changed_the_bytes_all_keep_the_whole_range():
     assert byte_offsets("ab", (0, 2), 2) == [(0, 1), (1, 2)]
     assert byte_offsets("e\u0301", (0, 2), 2) == [(0, 2), (0, 2)]
 

@@ -1,4 +1,4 @@
-"""Text to ids and back: begin and end, counted cuts, special tokens that stay out of text."""
+"""Text to ids and back: begin and end, counted truncation, special tokens that stay out of text."""
 
 import logging
 import pickle
@@ -37,7 +37,7 @@ def test_settings_can_leave_begin_or_end_out(begin, end, frame):
     assert trained(add_begin=begin, add_end=end).frame == frame
 
 
-def test_cutting_keeps_begin_and_end_and_is_counted_and_said_once(caplog):
+def test_truncation_keeps_begin_and_end_and_is_counted_and_logged_once(caplog):
     tokenizer, report = trained("character"), TextReport()
     with caplog.at_level(logging.WARNING):
         rows = tokenizer.encode_batch([TEXT, "the", ""], max_len=7, report=report)
@@ -48,7 +48,7 @@ def test_cutting_keeps_begin_and_end_and_is_counted_and_said_once(caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_tokenizer_with_its_own_limit_cuts_by_default_and_counts_itself():
+def test_a_tokenizer_with_a_limit_truncates_by_default_and_counts_itself():
     tokenizer = Tokenizer.train(CORPUS, TokenizerConfig(kind="byte", max_len=6))
     assert len(tokenizer.encode(TEXT)) == 6
     assert len(tokenizer.encode(TEXT, max_len=9)) == 9
@@ -56,7 +56,7 @@ def test_a_tokenizer_with_its_own_limit_cuts_by_default_and_counts_itself():
 
 
 @given(st.text(), st.integers(3, 20))
-def test_a_cut_text_is_the_beginning_of_the_whole(text, max_len):
+def test_a_truncated_text_is_the_beginning_of_the_whole(text, max_len):
     tokenizer, report = trained(), TextReport()
     whole, cut = tokenizer.encode(text), tokenizer.encode(text, max_len=max_len, report=report)
     assert cut == (whole if len(whole) <= max_len else [*whole[: max_len - 1], 2])
@@ -93,7 +93,7 @@ def test_extra_special_tokens_have_ids_and_are_left_out_of_decoded_text():
 
 @pytest.mark.parametrize("form", ["nfc", "nfkc"])
 @pytest.mark.parametrize("text", HARD.values(), ids=HARD)
-def test_normalised_text_comes_back_in_its_form(form, text):
+def test_normalized_text_comes_back_in_its_form(form, text):
     tokenizer = trained(normalise=form)
     assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize(form.upper(), text)
 

@@ -104,7 +104,7 @@ def test_everything_is_kept_in_order_while_it_fits():
     assert (sample.seen_lines, sample.kept_records, sample.was_thinned) == (50, 50, False)
 
 
-def test_a_sample_is_bounded_ordered_and_said():
+def test_a_sample_is_bounded_and_ordered():
     lines = [f"{i:06d}" for i in range(20_000)]
     found, sample = kept(lines, max_bytes=6_000)
     assert sum(map(len, found)) <= 6_000

@@ -1,6 +1,6 @@
 """The same ids as `transformers`, on a thousand hard strings a family, from the same folder.
 
-One difference is wanted: text that spells a special token, or becomes one when it is normalised,
+One difference is wanted: text that spells a special token, or becomes one when it is normalized,
 is never that token here. Where the original takes it for one, ours must spell it.
 """
 

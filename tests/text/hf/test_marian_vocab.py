@@ -1,4 +1,4 @@
-"""Marian's pair: each side is cut by its own model, both have the ids of one table."""
+"""Marian's pair: each side is segmented by its own model, both have the ids of one table."""
 
 import json
 import pickle

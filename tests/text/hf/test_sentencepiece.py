@@ -89,7 +89,7 @@ def test_a_unigram_model_does_not_find_special_names_in_text(tmp_path):
     assert ours.pieces(ours.encode("<extra_id_7>", parse_special=True)) == ["<extra_id_7>", "</s>"]
 
 
-def test_a_name_is_cut_where_no_piece_bridges():
+def test_a_name_is_split_where_no_piece_spans():
     assert split_pattern("</s>", set()) == "<(?=/s>)"
     assert split_pattern("</s>", {"</", "/s"}) == "</s(?=>)"
     assert split_pattern("<s>", {"<s>", "s>", "<s"}) == "<(?=s>)"

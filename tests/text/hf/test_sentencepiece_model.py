@@ -93,7 +93,7 @@ def test_any_bytes_are_fields_or_a_protobuf_error(data):
 
 
 def test_a_file_with_flipped_bytes_is_read_or_refused():
-    """And what is read can be normalised with: the library never leaves the charsmap."""
+    """And what is read can be used to normalize: the library never leaves the charsmap."""
     whole, rng, texts = spm_bytes("unigram"), random.Random(0), hard_strings(60, seed=4)
     outcomes = {"read": 0, "refused": 0}
     for _ in range(120):
