@@ -1,23 +1,23 @@
-"""Weft turns text into a Transformer that you can train, see through and serve.
+"""Weft: train, inspect and serve Transformer models.
 
-The tour: read the rooms in the order in which the data walks through them.
+The packages, in the order of the data flow:
 
-    core/       words that every room shares: shapes, batches, stored rows, settings, errors
-    text/       text <-> ids, and corpora -> batches
-    native/     compiled kernels: C++ sources, packed weights
-    nn/         the layers: embedding, positions, attention, norm, feed-forward, block, head
-    models/     encoder, decoder and both, put together from those layers
-    cache/      what attention keeps of the tokens that came before
-    sampling/   logits -> the next token
-    checkpoint/ a model <-> files on disk
+    core/       settings, errors, tensor shapes, the input of a forward pass, KV specifications
+    text/       text <-> token ids; corpora -> batches
+    native/     compiled kernels: C++ sources, packed weights, the compiled stack
+    nn/         layers: embedding, positions, attention, norm, feed-forward, block, LM head
+    models/     encoder, decoder and encoder-decoder, built from the layers
+    cache/      KV cache: pages, page tables, prefix caches, encoder cache
+    sampling/   logits -> next token
+    checkpoint/ models <-> files: Weft folders, Hugging Face folders, GGUF
     training/   a recipe and text files -> a model
-    engine/     a loaded model, and what can be asked of it
-    look/       where attention looks, shown
+    engine/     inference: requests, scheduler, model runner, sampling, beam search
+    look/       attention weights and their views
     demo/       the built-in task: dates in 30 languages -> ISO dates
-    bench/      what it costs, measured
-    cli/        the program `weft`, one file a command
+    bench/      benchmarks, compared with other systems
+    cli/        the program `weft`, one file per command
 
-`import weft` is cheap: each public name below is imported when it is first used, and torch with it.
+`import weft` is fast: each public name is imported on first use, and torch with it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ __all__ = [*PUBLIC, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported on first use (PEP 562) and remembered."""
+    """Import a public name on first use (PEP 562)."""
     if name not in PUBLIC:
         raise AttributeError(f"module 'weft' has no attribute '{name}'")
     value = getattr(import_module(PUBLIC[name]), name)
