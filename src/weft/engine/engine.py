@@ -12,7 +12,6 @@ cached prefix, alone or in a batch, preempted or not, with drafts or without.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
@@ -62,13 +61,6 @@ from weft.models.decoder import Decoder
 from weft.nn.packed_modules import pack_model
 from weft.text.tokenizer import Tokenizer
 
-log = logging.getLogger(__name__)
-
-PREEMPTION_WINDOW = 100
-"""Steps over which preemptions are counted."""
-MAX_PREEMPTIONS = 25
-"""Preemptions in a window above which a warning is logged: each is recomputed from its prompt."""
-
 
 class Engine:
     """One model, one page pool, any number of requests."""
@@ -92,8 +84,6 @@ class Engine:
         self.beams: dict[str, Beams] = {}
         self.texts_to_score: dict[str, tuple[int, ...]] = {}
         self.finished = FinishedRequests()
-        self.num_preempted = 0
-        """Preemptions in the current window of steps."""
         vocab_size, speculate = model.config.vocab_size, self.config.speculate
         self.sample_states = SampleStateFactory(tokenizer, vocab_size, speculate)
 
@@ -171,34 +161,10 @@ class Engine:
             self.scheduler.rollback(plan)  # no token was appended yet: the same requests run again
             raise
         try:
-            outputs = self.commit(plan, results.vectors, multi_step or batch)
+            return self.commit(plan, results.vectors, multi_step or batch)
         except BaseException:
             self.drop(plan)
             raise
-        self.log_step(plan, len(outputs))
-        return outputs
-
-    def log_step(self, plan: Plan, num_outputs: int) -> None:
-        """Log one line per step at DEBUG, and a warning if the KV cache is too small."""
-        if log.isEnabledFor(logging.DEBUG):
-            state, pool = self.scheduler.state, self.kv_cache.pool
-            log.debug(
-                "step=%d tokens=%d encoder_tokens=%d chunks=%d decode_steps=%d admitted=%d "
-                "preempted=%d outputs=%d running=%d waiting=%d free_pages=%d",
-                *(plan.step, plan.num_tokens, plan.num_encoder_tokens, len(plan.chunks)),
-                *(plan.num_steps, plan.num_admitted, plan.num_preempted, num_outputs),
-                *(len(state.running), len(state.waiting), pool.num_free),
-            )
-        self.num_preempted += plan.num_preempted
-        if plan.step % PREEMPTION_WINDOW == 0:
-            if self.num_preempted > MAX_PREEMPTIONS:
-                log.warning(
-                    "preemptions=%d steps=%d reason='the KV cache is too small for the running "
-                    "requests' remedy='raise cache_gib or lower max_running'",
-                    self.num_preempted,
-                    PREEMPTION_WINDOW,
-                )
-            self.num_preempted = 0
 
     def commit(
         self, plan: Plan, vectors: list[Tensor], batch: SamplingBatch | MultiStep
