@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from weft.nn.feedforward import ReluConfig, build_feedforward
+from weft.nn.feedforward import MLPConfig, build_feedforward
 
 B, T, D, INNER = 2, 5, 12, 28
 
@@ -25,7 +25,7 @@ class MLP(nn.Module):
 
 
 def ours_of(article: MLP) -> nn.Module:
-    ours = build_feedforward(ReluConfig(width=INNER, bias=False), D)
+    ours = build_feedforward(MLPConfig(width=INNER, bias=False), D)
     ours.load_state_dict({"up.weight": article.w1.weight, "down.weight": article.w2.weight})
     return ours
 

@@ -22,7 +22,7 @@ from weft.checkpoint.formats import find_format
 from weft.checkpoint.tensor_source import build_from_source
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 from weft.text.batching import collate
 
 from . import fairseq_oracle as oracle

@@ -19,7 +19,7 @@ from weft.checkpoint.weft_folder import (
 )
 from weft.core.errors import ConfigError, DataError
 from weft.core.forward_batch import ForwardBatch
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 
 
 @pytest.fixture

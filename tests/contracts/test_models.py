@@ -13,8 +13,7 @@ from weft.cache.contiguous_cache import ContiguousCache
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
-from weft.models.decoder import Decoder
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import Decoder, EncoderDecoder
 from weft.nn.positions import POSITIONS
 
 from .settings import POSITION_SETTINGS, configs

@@ -16,7 +16,7 @@ from weft.core.forward_batch import ForwardBatch
 from weft.core.kv_spec import KVView, PageLayout
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.models.decoder import Decoder
+from weft.models.transformer import Decoder
 from weft.native import attention_kernels
 from weft.native.library import native
 from weft.nn.attention import build_attention, paged_attention

@@ -18,7 +18,7 @@ from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 from weft.sampling.params import SamplingParams
 
 from .tiny import tiny

@@ -19,7 +19,7 @@ from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest
 from weft.engine.scheduling.audit import audit
 from weft.engine.scheduling.plan import Plan
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 
 from .tiny import tiny
 

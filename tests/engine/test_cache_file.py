@@ -18,7 +18,7 @@ from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.scheduling.audit import audit
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 from weft.sampling.params import SamplingParams
 
 from .test_attention_rows import MODELS

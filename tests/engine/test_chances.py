@@ -6,20 +6,20 @@ import pytest
 import torch
 
 from weft.engine.chances import Chances
-from weft.nn.head import Head, HeadConfig
+from weft.nn.lm_head import LMHead, LMHeadConfig
 from weft.nn.norm import NormConfig
-from weft.nn.packed_modules import PackedHead, pack_model
+from weft.nn.packed_modules import PackedLMHead, pack_model
 
 V, D, N = 90, 24, 40
 BANNED = [{}, {(3, 80): list(range(N))}, {(3,): [0, 5], (7, 8): [1, 2]}, {(3,): []}]
 
 
 @pytest.fixture
-def head() -> Head:
+def head() -> LMHead:
     torch.manual_seed(1)
-    head = Head(HeadConfig(bias=True), torch.nn.Embedding(V, D), NormConfig(), tied=True)
+    head = LMHead(LMHeadConfig(bias=True), torch.nn.Embedding(V, D), NormConfig(), tied=True)
     packed = pack_model(head.eval())
-    assert isinstance(packed, PackedHead)
+    assert isinstance(packed, PackedLMHead)
     return packed
 
 

@@ -12,7 +12,7 @@ from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest
-from weft.models.decoder import Decoder
+from weft.models.transformer import Decoder
 
 from .test_engine_requests import engine_of, finish
 from .tiny import tiny

@@ -14,7 +14,7 @@ import pytest
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest, RequestOutput
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 from weft.nn.packed_modules import pack_model
 from weft.sampling.params import SamplingParams
 

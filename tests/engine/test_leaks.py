@@ -22,7 +22,7 @@ from weft.engine.grammar import make_grammar
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.sampling_step import choose_tokens
 from weft.engine.scheduling.audit import audit, holders
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 from weft.sampling.params import SamplingParams
 
 from . import plain

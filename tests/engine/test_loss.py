@@ -15,7 +15,7 @@ from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.pooling import score_rows, score_texts
 from weft.engine.request import GenerationRequest
-from weft.models.decoder import Decoder
+from weft.models.transformer import Decoder
 
 from .test_attention_rows import MODELS
 from .tiny import LINES, tiny

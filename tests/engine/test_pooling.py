@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.loaded_model import LoadedModel
-from weft.models.encoder import Encoder
+from weft.models.transformer import Encoder
 
 from .tiny import LINES, tiny
 

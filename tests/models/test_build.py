@@ -6,7 +6,7 @@ import torch
 
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 
 SIZES = {"vocab_size": 31, "width": 32, "num_layers": 2}
 

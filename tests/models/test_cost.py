@@ -13,7 +13,7 @@ from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.models.cost import compare_heads, cost_of
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 
 from ..contracts.settings import configs
 

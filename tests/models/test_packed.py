@@ -13,9 +13,8 @@ from tests.contracts.settings import configs
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
-from weft.models.encoder import Encoder
-from weft.models.encoder_decoder import EncoderDecoder
-from weft.nn.head import Head
+from weft.models.transformer import Encoder, EncoderDecoder
+from weft.nn.lm_head import LMHead
 from weft.nn.packed_modules import is_memoryless, pack_model, unpack_model
 
 KINDS = ("encoder-decoder", "decoder", "encoder")
@@ -73,7 +72,7 @@ def test_every_product_lets_its_weight_go_and_ties_stay(kind: str, tied: str) ->
     floats = {
         name: layer.weight
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.Embedding | nn.Linear | Head) and not is_memoryless(layer.weight)
+        if isinstance(layer, nn.Embedding | nn.Linear | LMHead) and not is_memoryless(layer.weight)
     }
     # tables of words that no product shares
     assert all(name.endswith("embedding.words") for name in floats)

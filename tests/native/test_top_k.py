@@ -10,9 +10,9 @@ import torch
 from weft.native import kernels
 from weft.native.kernels import log_sum_exp, top_k
 from weft.native.library import native
-from weft.nn.head import Head, HeadConfig
+from weft.nn.lm_head import LMHead, LMHeadConfig
 from weft.nn.norm import NormConfig
-from weft.nn.packed_modules import MIN_ROWS_PER_THREAD, PackedHead, pack_model
+from weft.nn.packed_modules import MIN_ROWS_PER_THREAD, PackedLMHead, pack_model
 
 
 @pytest.mark.parametrize("V", [1, 5, 8, 17, 4000])
@@ -94,14 +94,14 @@ def test_nothing_and_no_number() -> None:
     assert best.tolist() == [[1.0, -torch.inf, -torch.inf]] and ids[0, 0] == 7
 
 
-def head_of(vocab_size: int, width: int, **config: Any) -> PackedHead:
+def head_of(vocab_size: int, width: int, **config: Any) -> PackedLMHead:
     torch.manual_seed(vocab_size)
     words = torch.nn.Embedding(vocab_size, width)
-    head = Head(HeadConfig(**config), words, NormConfig(), tied=True)
+    head = LMHead(LMHeadConfig(**config), words, NormConfig(), tied=True)
     if head.bias is not None:
         torch.nn.init.normal_(head.bias)
     packed = pack_model(head.eval())
-    assert isinstance(packed, PackedHead)
+    assert isinstance(packed, PackedLMHead)
     return packed
 
 

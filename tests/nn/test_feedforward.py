@@ -17,10 +17,9 @@ from weft.core.errors import ConfigError
 from weft.nn.feedforward import (
     FEEDFORWARDS,
     FeedForwardConfig,
-    Gated,
-    GegluTanhConfig,
-    ReluConfig,
-    SwigluConfig,
+    GatedMLP,
+    GatedMLPConfig,
+    MLPConfig,
     build_feedforward,
 )
 
@@ -97,11 +96,13 @@ def test_gated_layers_are_their_formula(
 @pytest.mark.parametrize(
     ("config", "theirs"),
     [
-        (SwigluConfig(width=WIDTH), LlamaMLP(LlamaConfig(**THEIRS))),
-        (GegluTanhConfig(width=WIDTH), GemmaMLP(GemmaConfig(**THEIRS))),
+        (GatedMLPConfig(width=WIDTH), LlamaMLP(LlamaConfig(**THEIRS))),
+        (GatedMLPConfig(kind="geglu_tanh", width=WIDTH), GemmaMLP(GemmaConfig(**THEIRS))),
     ],
 )
-def test_gate_and_up_stack_in_the_documented_order(config: SwigluConfig, theirs: nn.Module) -> None:
+def test_gate_and_up_stack_in_the_documented_order(
+    config: GatedMLPConfig, theirs: nn.Module
+) -> None:
     ours = build_feedforward(config, D)
     w = theirs.state_dict()
     gate_up = torch.cat((w["gate_proj.weight"], w["up_proj.weight"]))
@@ -111,12 +112,12 @@ def test_gate_and_up_stack_in_the_documented_order(config: SwigluConfig, theirs:
 
 
 def test_default_widths() -> None:
-    assert ReluConfig().inner_width(256) == 1024
-    assert SwigluConfig().inner_width(256) == 704  # 8/3 of 256 is 682.7; 704 is 11 * 64
-    assert SwigluConfig().inner_width(24) == 64
-    assert SwigluConfig(width=100).inner_width(256) == 100
-    layer = build_feedforward(SwigluConfig(), 48)
-    assert isinstance(layer, Gated)
+    assert MLPConfig().inner_width(256) == 1024
+    assert GatedMLPConfig().inner_width(256) == 704  # 8/3 of 256 is 682.7; 704 is 11 * 64
+    assert GatedMLPConfig().inner_width(24) == 64
+    assert GatedMLPConfig(width=100).inner_width(256) == 100
+    layer = build_feedforward(GatedMLPConfig(), 48)
+    assert isinstance(layer, GatedMLP)
     assert layer.gate_up.weight.shape == (2 * 128, 48)
 
 

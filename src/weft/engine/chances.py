@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from weft.native.kernels import TopK, log_sum_exp, top_k
-from weft.nn.head import Head
-from weft.nn.packed_modules import PackedHead
+from weft.nn.lm_head import LMHead
+from weft.nn.packed_modules import PackedLMHead
 
 Banned = Mapping[tuple[int, ...], Sequence[int]]
 """Ids that are never written, and the rows in which they are not."""
@@ -27,7 +27,7 @@ class Chances:
 
     def __init__(
         self,
-        head: Head,
+        head: LMHead,
         x_ND: Tensor | None,
         made: Tensor | None = None,
         is_hooked: bool = False,
@@ -84,7 +84,7 @@ class Chances:
     def head_best(self, count: int, banned: Sequence[int]) -> TopK | None:
         """Without the logits; None where that cannot be."""
         head = self.head
-        if self.is_hooked or not isinstance(head, PackedHead):
+        if self.is_hooked or not isinstance(head, PackedLMHead):
             return None
         return head.top_k(self.x_ND, count, banned)
 
@@ -105,7 +105,7 @@ class ComingChances(Chances):
 
     def __init__(
         self,
-        head: Head,
+        head: LMHead,
         number: int,
         run: Callable[[], Tensor],
         quick: Callable[[int, Sequence[int]], TopK],

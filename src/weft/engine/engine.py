@@ -57,7 +57,7 @@ from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
 from weft.engine.stats import EngineStats
 from weft.models.build import Model
-from weft.models.decoder import Decoder
+from weft.models.transformer import Decoder
 from weft.nn.packed_modules import pack_model
 from weft.text.tokenizer import Tokenizer
 

@@ -32,9 +32,8 @@ from weft.engine.pack import Packed, consecutive, written_out
 from weft.engine.scheduling.plan import Chunk, Plan, ScheduledSource
 from weft.models.build import Model
 from weft.models.compile import HookWatch, decode_positions, rotary_tables, stack_weights
-from weft.models.decoder import Decoder
-from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.stack import Stack
+from weft.models.transformer import Decoder, EncoderDecoder
 from weft.native.compiled_stack import CompiledStack
 from weft.native.stack_weights import LayerKV
 

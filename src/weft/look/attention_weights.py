@@ -23,8 +23,7 @@ from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention_rows import recorded
 from weft.models.build import Model
-from weft.models.decoder import Decoder
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import Decoder, EncoderDecoder
 from weft.text.tokenizer import Tokenizer, Tokens, is_byte
 
 

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from weft.core.device import device_of
 from weft.core.registry import pick
 from weft.models.config import ModelConfig
-from weft.models.decoder import Decoder
-from weft.models.encoder import Encoder
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import Decoder, Encoder, EncoderDecoder
 
 Model = EncoderDecoder | Decoder | Encoder
 

@@ -35,15 +35,14 @@ from weft.native.stack_weights import (
 )
 from weft.nn.attention.grouped_query import GroupedQueryAttention
 from weft.nn.block import Block, Residual
-from weft.nn.feedforward import ACTIVATION_OF
 from weft.nn.norm import LayerNorm, RMSNorm
 from weft.nn.packed_modules import (
     PackedEmbedding,
-    PackedGated,
-    PackedHead,
+    PackedGatedMLP,
     PackedLinear,
+    PackedLMHead,
+    PackedMLP,
     PackedModule,
-    PackedPlain,
 )
 from weft.nn.positions.base import Position
 from weft.nn.positions.rotary import Rotary
@@ -138,12 +137,12 @@ def positions_of(stack: Stack) -> tuple[Position, Position | None]:
 
 
 def feedforward_weights(layer: nn.Module) -> FeedForwardWeights:
-    if type(layer) is PackedGated:
+    if type(layer) is PackedGatedMLP:
         up, down = linear_weights(layer.gate_up), linear_weights(layer.down)
-        return FeedForwardWeights(up, down, True, ACTIVATION_OF[layer.kind])
-    if type(layer) is PackedPlain:
+        return FeedForwardWeights(up, down, True, layer.activation)
+    if type(layer) is PackedMLP:
         up, down = linear_weights(layer.up), linear_weights(layer.down)
-        return FeedForwardWeights(up, down, False, ACTIVATION_OF[layer.kind])
+        return FeedForwardWeights(up, down, False, layer.activation)
     raise NotCompilableError
 
 
@@ -186,7 +185,7 @@ def embedding_weights(stack: Stack) -> EmbeddingWeights:
 
 
 def lm_head_weights(head: nn.Module | None) -> HeadWeights:
-    if type(head) is not PackedHead or type(head.transform) is not nn.Identity:
+    if type(head) is not PackedLMHead or type(head.transform) is not nn.Identity:
         raise NotCompilableError
     if head.softcap is not None:
         raise NotCompilableError

@@ -15,8 +15,8 @@ from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.nn.attention.config import AttentionConfig, warn_once
 from weft.nn.embedding import EmbeddingConfig
-from weft.nn.feedforward import FeedForwardConfig, ReluConfig
-from weft.nn.head import HeadConfig
+from weft.nn.feedforward import FeedForwardConfig, MLPConfig
+from weft.nn.lm_head import LMHeadConfig
 from weft.nn.norm import NormConfig
 from weft.nn.positions import PositionConfig, RotaryConfig, SinusoidalConfig
 
@@ -44,17 +44,17 @@ class ModelConfig(Config):
     local_position: RotaryConfig | None = None
     """Rotary positions of the layers that do not see all keys (attention.pattern), where these have
     their own (Gemma 3: base 10000 beside 1000000). None: `position`, as in the other layers."""
-    feedforward: FeedForwardConfig = ReluConfig()
+    feedforward: FeedForwardConfig = MLPConfig()
     dense_layers: int = Field(0, ge=0)
     """First layers whose feed-forward is `dense_feedforward` (DeepSeek: 1 to 3 before the experts
     begin)."""
-    dense_feedforward: FeedForwardConfig = ReluConfig()
+    dense_feedforward: FeedForwardConfig = MLPConfig()
     norm: NormConfig = NormConfig()
     final_norm: bool | None = None
     """A norm after the last layer. None: yes unless every layer already ends in one (placement
     after)."""
     embedding: EmbeddingConfig = EmbeddingConfig()
-    head: HeadConfig = HeadConfig()
+    head: LMHeadConfig = LMHeadConfig()
     pooler: bool = False
     """A dense layer with tanh on the first token's vector (BERT's sentence vector). Encoders
     only."""

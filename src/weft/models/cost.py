@@ -16,10 +16,9 @@ from torch import nn
 
 from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
-from weft.models.encoder import Encoder
-from weft.models.encoder_decoder import EncoderDecoder
 from weft.models.stack import Stack
-from weft.nn.experts import Experts
+from weft.models.transformer import Encoder, EncoderDecoder
+from weft.nn.mixture_of_experts import MixtureOfExperts
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,10 @@ def compare_heads(
 
 def idle_parameters(model: nn.Module) -> int:
     """Parameters of experts that one token does not visit."""
-    return sum(idle_in(layer) for layer in model.modules() if isinstance(layer, Experts))
+    return sum(idle_in(layer) for layer in model.modules() if isinstance(layer, MixtureOfExperts))
 
 
-def idle_in(experts: Experts) -> int:
+def idle_in(experts: MixtureOfExperts) -> int:
     one = experts.gate_up_EFD[0].numel() + experts.down_EDF[0].numel()
     return one * (experts.config.num_experts - experts.config.experts_per_token)
 

@@ -1,14 +1,18 @@
 """A stack of layers: ids_BT -> x_BTD. Encoders and decoders are both this; they differ in the mask
 and in cross-attention.
 
-The stack makes, once per pass, what its layers share: positions, masks and the cache handle
-(`AttentionContext`).
+The stack builds once per forward pass what its layers share: positions, masks and the KV cache
+handle (`AttentionContext`). Differs from the textbook: a causal stack needs no padding mask.
+Padding is on the right, so every padded key comes after every real query, and the causal mask hides
+it already. That keeps the plain causal mask, for which kernels are fastest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from typing import Literal, cast
 
 import torch
@@ -18,9 +22,21 @@ from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.core.kv_spec import KVRows, KVSpec
 from weft.models.config import ModelConfig
-from weft.models.visibility import memory_mask, self_mask
 from weft.nn.attention import build_attention
-from weft.nn.attention.base import AttentionContext, AttentionSlot
+from weft.nn.attention.base import AttentionContext, AttentionSlot, Mask
+from weft.nn.attention.config import PatternConfig
+from weft.nn.attention.masks import (
+    Blocks,
+    Causal,
+    Documents,
+    Global,
+    MaskBase,
+    Padding,
+    Prefix,
+    Window,
+    dilated,
+    strided,
+)
 from weft.nn.block import Block
 from weft.nn.embedding import Embedding
 from weft.nn.feedforward import build_feedforward
@@ -146,3 +162,35 @@ class Stack(nn.Module):
                 f"RoPE scaling is {limit}, up to which keys can be cached. Shorten it, or run it "
                 "without a cache."
             )
+
+
+def self_mask(batch: ForwardBatch, pattern: PatternConfig | None, is_causal: bool) -> Mask | None:
+    """The mask of self-attention; None: every token attends to every token."""
+    masks: list[MaskBase] = []
+    if is_causal:
+        masks.append(Causal() if batch.prefix_B is None else Causal() | Prefix(batch.prefix_B))
+    elif batch.lengths_B is not None:
+        masks.append(Padding(batch.lengths_B))
+    if pattern is not None and pattern.kind != "full":
+        masks.append(pattern_mask(pattern))
+    if batch.documents_BT is not None:
+        masks.append(Documents(batch.documents_BT))
+    return reduce(and_, masks) if masks else None
+
+
+def memory_mask(batch: ForwardBatch) -> Mask | None:
+    """The mask of cross-attention: the real tokens of the source."""
+    return None if batch.memory_lengths_B is None else Padding(batch.memory_lengths_B)
+
+
+def pattern_mask(pattern: PatternConfig) -> MaskBase:
+    if pattern.kind == "window":
+        return Window(pattern.window)
+    if pattern.kind == "dilated":
+        return dilated(pattern.window, pattern.step)
+    if pattern.kind == "strided":
+        return strided(pattern.stride)
+    if pattern.kind == "global":
+        return Window(pattern.window) | Global(pattern.global_tokens)
+    assert pattern.kind == "blocks" and pattern.blocks, f"no mask for pattern {pattern.kind}"
+    return Blocks(torch.tensor(pattern.blocks, dtype=torch.bool), pattern.block_size)

@@ -39,14 +39,20 @@ from weft.native.kernels import (
 from weft.native.malloc import trim_malloc
 from weft.native.packed import PackedMatrix, dequantize, pack
 from weft.nn.attention.latent import UpProjection
-from weft.nn.experts import Experts, Router, SharedExperts, router_logits, swiglu_experts
-from weft.nn.feedforward import ACTIVATION_OF, Gated, Plain
-from weft.nn.head import Head
+from weft.nn.feedforward import MLP, GatedMLP
 from weft.nn.linear import Linear, linear_range
+from weft.nn.lm_head import LMHead
+from weft.nn.mixture_of_experts import (
+    MixtureOfExperts,
+    Router,
+    SharedExperts,
+    router_logits,
+    swiglu_experts,
+)
 
 MIN_ROWS_PER_THREAD = 6
-"""Rows per thread from which `PackedHead.top_k` is faster than the logits: they share what is read
-of the matrix."""
+"""Rows per thread from which `PackedLMHead.top_k` is faster than the logits: they share reads of
+the matrix."""
 
 
 class PackedModule(nn.Module):
@@ -156,7 +162,7 @@ class PackedEmbedding(PackedModule, nn.Embedding):
         return embedding_rows(matrix, input)
 
 
-class PackedHead(PackedModule, Head):
+class PackedLMHead(PackedModule, LMHead):
     """The LM head."""
 
     def project(self, x: Tensor, outputs: slice | None = None) -> Tensor:
@@ -176,7 +182,7 @@ class PackedHead(PackedModule, Head):
         return linear_top_k(self.pre_projection(x_ND), matrix, self.bias, k, banned)
 
 
-class PackedPlain(PackedModule, Plain):
+class PackedMLP(PackedModule, MLP):
     """MLP with a batch-invariant activation."""
 
     packed_names = ()
@@ -185,10 +191,10 @@ class PackedPlain(PackedModule, Plain):
         if not is_inference_float32(x_BTD):
             return super().forward(x_BTD)
         check_shapes(x_BTD=x_BTD, D=self.width)
-        return self.down(activation(ACTIVATION_OF[self.kind], self.up(x_BTD)))
+        return self.down(activation(self.activation, self.up(x_BTD)))
 
 
-class PackedGated(PackedModule, Gated):
+class PackedGatedMLP(PackedModule, GatedMLP):
     """Gated MLP with a batch-invariant activation."""
 
     packed_names = ()
@@ -198,7 +204,7 @@ class PackedGated(PackedModule, Gated):
             return super().forward(x_BTD)
         check_shapes(x_BTD=x_BTD, D=self.width)
         gate_NF, up_NF = self.gate_up(x_BTD).flatten(0, -2).chunk(2, dim=-1)
-        return self.down(activation(ACTIVATION_OF[self.kind], gate_NF, up_NF)).view_as(x_BTD)
+        return self.down(activation(self.activation, gate_NF, up_NF)).view_as(x_BTD)
 
 
 class PackedSharedExperts(PackedModule, SharedExperts):
@@ -224,7 +230,7 @@ class PackedRouter(PackedModule, Router):
         return router_logits(x_ND, self.exact("weight_ED"))
 
 
-class PackedExperts(PackedModule, Experts):
+class PackedMixtureOfExperts(PackedModule, MixtureOfExperts):
     """A mixture of experts, whose stacks are one matrix each: an expert is a range of outputs."""
 
     packed_names = ("gate_up_EFD", "down_EDF")
@@ -277,18 +283,18 @@ PACKED_TYPES: dict[type[nn.Module], type[PackedModule]] = {
     nn.Linear: PackedLinear,
     Linear: PackedLinear,
     nn.Embedding: PackedEmbedding,
-    Head: PackedHead,
-    Plain: PackedPlain,
-    Gated: PackedGated,
+    LMHead: PackedLMHead,
+    MLP: PackedMLP,
+    GatedMLP: PackedGatedMLP,
     SharedExperts: PackedSharedExperts,
     Router: PackedRouter,
-    Experts: PackedExperts,
+    MixtureOfExperts: PackedMixtureOfExperts,
     UpProjection: PackedUpProjection,
 }
 """By exact type: a subclass may compute something else."""
 FEEDFORWARD_INPUT: dict[type[nn.Module], str] = {
-    Plain: "up",
-    Gated: "gate_up",
+    MLP: "up",
+    GatedMLP: "gate_up",
     SharedExperts: "gate_up",
 }
 """Modules without packed parameters of their own are packed with this submodule of theirs."""

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from weft.models.build import Model
-from weft.nn.experts import Experts
+from weft.nn.mixture_of_experts import MixtureOfExperts
 from weft.training.data.base import Batch
 from weft.training.loss import LossConfig
 from weft.training.objective import batch_loss
@@ -106,7 +106,7 @@ class DistributedContext:
         if shard:
             apply_fsdp(module, self.world_size, self.device)
             return cast(LossFunction, module)
-        has_experts = any(isinstance(part, Experts) for part in model.modules())
+        has_experts = any(isinstance(part, MixtureOfExperts) for part in model.modules())
         wrapped = DistributedDataParallel(module, find_unused_parameters=has_experts)
         return cast(LossFunction, wrapped)
 

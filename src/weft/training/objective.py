@@ -7,9 +7,8 @@ from torch import Tensor
 
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model
-from weft.models.encoder import Encoder
-from weft.models.encoder_decoder import EncoderDecoder
-from weft.nn.head import Head
+from weft.models.transformer import Encoder, EncoderDecoder
+from weft.nn.lm_head import LMHead
 from weft.text.packing import IGNORE
 from weft.training.data.base import Batch
 from weft.training.loss import LossConfig, token_loss
@@ -41,7 +40,7 @@ def hidden_states(model: Model, batch: Batch) -> Tensor:
     return stack(ForwardBatch(batch.ids_BT, batch.lengths_B, documents_BT=batch.documents_BT))
 
 
-def head_loss(head: Head, hidden_ND: Tensor, targets_N: Tensor, config: LossConfig) -> Tensor:
+def head_loss(head: LMHead, hidden_ND: Tensor, targets_N: Tensor, config: LossConfig) -> Tensor:
     """The loss after the transform and scale of the LM head."""
     x_ND = head.transform(hidden_ND)
     if head.scale != 1.0:

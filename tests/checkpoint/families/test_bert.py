@@ -19,7 +19,7 @@ from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.models.encoder import Encoder
+from weft.models.transformer import Encoder
 
 from .folders import load, save, write
 from .material import PLACE, shake

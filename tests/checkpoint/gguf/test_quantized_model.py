@@ -22,7 +22,7 @@ from weft.checkpoint.gguf.writer import save_gguf
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.loaded_model import LoadedModel
 from weft.models.build import Model
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 from weft.native import packed as packed_module
 from weft.nn.packed_modules import (
     PACKED_TYPES,

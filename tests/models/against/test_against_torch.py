@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
-from weft.models.encoder_decoder import EncoderDecoder
+from weft.models.transformer import EncoderDecoder
 
 from .weights import State, load, shake, take
 

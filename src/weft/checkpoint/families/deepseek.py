@@ -38,7 +38,7 @@ from weft.checkpoint.families.llama import (
 from weft.checkpoint.weight_rules import WeightRule, layer, layers, same, stacked_layers
 from weft.core.errors import UsageError
 from weft.models.config import ModelConfig
-from weft.nn.experts import ExpertsConfig
+from weft.nn.mixture_of_experts import MixtureOfExpertsConfig
 from weft.nn.positions import RotaryConfig
 
 LATENT_EPS = 1e-6
@@ -164,7 +164,7 @@ def write_v3_hf(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def experts_of(config: ModelConfig) -> ExpertsConfig:
+def experts_of(config: ModelConfig) -> MixtureOfExpertsConfig:
     """Settings of the experts; a UsageError if the model has none, or no shared ones."""
     experts = config.feedforward
     if experts.kind != "experts" or not experts.shared_experts:
@@ -176,7 +176,7 @@ def experts_of(config: ModelConfig) -> ExpertsConfig:
     return experts
 
 
-def write_model(config: ModelConfig, experts: ExpertsConfig) -> dict[str, Any]:
+def write_model(config: ModelConfig, experts: MixtureOfExpertsConfig) -> dict[str, Any]:
     """What V2 and V3 have in common."""
     sizes, has_groups = write_latent_sizes(config), experts.groups_per_token < experts.num_groups
     return {

@@ -15,12 +15,12 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 
 from weft.core.errors import ConfigError
 from weft.native import packed
-from weft.nn.experts import Experts, ExpertsConfig, Router
+from weft.nn.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig, Router
 from weft.nn.packed_modules import PackedRouter, pack_model, unpack_model
 
 B, T, D, E, WIDTH = 2, 7, 12, 8, 20
 
-V2 = ExpertsConfig(
+V2 = MixtureOfExpertsConfig(
     num_experts=E,
     experts_per_token=3,
     shared_experts=2,
@@ -30,7 +30,7 @@ V2 = ExpertsConfig(
     normalise=False,
     scale=1.7,
 )
-V3 = ExpertsConfig(
+V3 = MixtureOfExpertsConfig(
     num_experts=E,
     experts_per_token=3,
     shared_experts=1,
@@ -42,12 +42,12 @@ V3 = ExpertsConfig(
     group_score="top2",
     scale=2.5,
 )
-SIMPLE = ExpertsConfig(num_experts=E, experts_per_token=2, shared_experts=0, width=WIDTH)
+SIMPLE = MixtureOfExpertsConfig(num_experts=E, experts_per_token=2, shared_experts=0, width=WIDTH)
 ALL = {"v2": V2, "v3": V3, "simple": SIMPLE}
 
 
-def build(config: ExpertsConfig) -> Experts:
-    experts = Experts(config, D)
+def build(config: MixtureOfExpertsConfig) -> MixtureOfExperts:
+    experts = MixtureOfExperts(config, D)
     if experts.router.correction_E is not None:
         experts.router.correction_E.normal_()
     return experts
@@ -58,7 +58,7 @@ def swiglu(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     return down @ (F.silu(gate) * up)
 
 
-def by_token(experts: Experts, x_BTD: Tensor) -> Tensor:
+def by_token(experts: MixtureOfExperts, x_BTD: Tensor) -> Tensor:
     """The formula, one token and one expert at a time."""
     rows = []
     for x in x_BTD.flatten(0, 1):
@@ -123,7 +123,7 @@ def test_packed_experts_hold_their_numbers_once_and_give_them_back(name: str) ->
     assert type(experts.router) is PackedRouter
 
 
-def copy_weights(ours: Experts, theirs: nn.Module) -> None:
+def copy_weights(ours: MixtureOfExperts, theirs: nn.Module) -> None:
     """Random weights on their side, the same on ours."""
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -143,7 +143,7 @@ def copy_weights(ours: Experts, theirs: nn.Module) -> None:
     ours.load_state_dict(names)
 
 
-def common(config: ExpertsConfig) -> dict[str, Any]:
+def common(config: MixtureOfExpertsConfig) -> dict[str, Any]:
     return {
         "hidden_size": D,
         "num_attention_heads": 3,
@@ -161,7 +161,7 @@ def common(config: ExpertsConfig) -> dict[str, Any]:
 @pytest.mark.parametrize("groups_per_token", [1, 2, 4])
 def test_against_deepseek_v3(groups_per_token: int) -> None:
     config = V3.with_changes({"groups_per_token": groups_per_token, "experts_per_token": 2})
-    ours, theirs = Experts(config, D), DeepseekV3MoE(DeepseekV3Config(**common(config)))
+    ours, theirs = MixtureOfExperts(config, D), DeepseekV3MoE(DeepseekV3Config(**common(config)))
     copy_weights(ours, theirs)
     x_BTD = torch.randn(B, 50, D)
     torch.testing.assert_close(ours(x_BTD), theirs(x_BTD), atol=1e-5, rtol=1e-5)
@@ -172,7 +172,7 @@ def test_against_deepseek_v2(method: str) -> None:
     groups = {"num_groups": 1, "groups_per_token": 1} if method == "greedy" else {}
     config = V2.with_changes(groups)
     theirs = DeepseekV2Moe(DeepseekV2Config(**common(config), topk_method=method))
-    ours = Experts(config, D)
+    ours = MixtureOfExperts(config, D)
     copy_weights(ours, theirs)
     x_BTD = torch.randn(B, 50, D)
     torch.testing.assert_close(ours(x_BTD), theirs(x_BTD), atol=1e-5, rtol=1e-5)
@@ -201,8 +201,8 @@ def test_experts_come_from_the_allowed_groups() -> None:
 
 
 def test_gradients_are_exact_and_idle_experts_get_none() -> None:
-    config = ExpertsConfig(num_experts=4, experts_per_token=2, shared_experts=1, width=3)
-    experts = Experts(config, 4).double()
+    config = MixtureOfExpertsConfig(num_experts=4, experts_per_token=2, shared_experts=1, width=3)
+    experts = MixtureOfExperts(config, 4).double()
     x = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
     names = [name for name, _ in experts.named_parameters()]
 
@@ -218,9 +218,9 @@ def test_gradients_are_exact_and_idle_experts_get_none() -> None:
 
 
 def test_default_width_costs_a_token_what_a_swiglu_layer_costs() -> None:
-    config = ExpertsConfig(num_experts=16, experts_per_token=3, shared_experts=1)
+    config = MixtureOfExpertsConfig(num_experts=16, experts_per_token=3, shared_experts=1)
     assert config.inner_width(768) == 512  # 2048 / 4
-    assert Experts(config, 24).gate_up_EFD.shape == (16, 2 * 64, 24)
+    assert MixtureOfExperts(config, 24).gate_up_EFD.shape == (16, 2 * 64, 24)
 
 
 @pytest.mark.parametrize(
@@ -243,4 +243,4 @@ def test_default_width_costs_a_token_what_a_swiglu_layer_costs() -> None:
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ExpertsConfig(**changes)
+        MixtureOfExpertsConfig(**changes)

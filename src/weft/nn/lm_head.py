@@ -13,7 +13,7 @@ from weft.nn.linear import Linear, linear_range
 from weft.nn.norm import NormConfig, build_norm
 
 
-class HeadConfig(Config):
+class LMHeadConfig(Config):
     """How the last vectors become logits."""
 
     bias: bool = False
@@ -25,11 +25,11 @@ class HeadConfig(Config):
     """A dense layer, GELU and a norm before the product (BERT's masked-word head)."""
 
 
-class Head(nn.Module):
+class LMHead(nn.Module):
     """logits = softcap(transform(x) * scale . words^T + bias)."""
 
     def __init__(
-        self, config: HeadConfig, words: nn.Embedding, norm: NormConfig, tied: bool
+        self, config: LMHeadConfig, words: nn.Embedding, norm: NormConfig, tied: bool
     ) -> None:
         super().__init__()
         vocab_size, width = words.weight.shape

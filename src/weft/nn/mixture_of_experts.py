@@ -36,7 +36,7 @@ def round_up(number: float, step: int) -> int:
     return step * math.ceil(number / step)
 
 
-class ExpertsConfig(Config):
+class MixtureOfExpertsConfig(Config):
     """Settings of the experts and of their router."""
 
     kind: Literal["experts"] = "experts"
@@ -114,7 +114,7 @@ class Router(nn.Module):
 
     correction_E: Tensor | None
 
-    def __init__(self, config: ExpertsConfig, width: int) -> None:
+    def __init__(self, config: MixtureOfExpertsConfig, width: int) -> None:
         super().__init__()
         self.config = config
         self.weight_ED = nn.Parameter(torch.empty(config.num_experts, width))
@@ -164,14 +164,14 @@ class SharedExperts(nn.Module):
         return self.down(F.silu(gate_NF) * up_NF).view_as(x_BTD)
 
 
-class Experts(nn.Module):
+class MixtureOfExperts(nn.Module):
     """shared(x) + sum of share_e * expert_e(x) over the chosen experts.
 
     The weights of all experts are stacked: `gate_up_EFD` (2F rows an expert: the gate's, then up's)
     and `down_EDF`.
     """
 
-    def __init__(self, config: ExpertsConfig, width: int) -> None:
+    def __init__(self, config: MixtureOfExpertsConfig, width: int) -> None:
         super().__init__()
         self.config, self.width, inner = config, width, config.inner_width(width)
         self.router = Router(config, width)
