@@ -26,6 +26,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.core.errors import ConfigError as ConfigError
+    from weft.core.errors import DataError as DataError
+    from weft.core.errors import EngineError as EngineError
+    from weft.core.errors import UsageError as UsageError
+    from weft.core.errors import WeftError as WeftError
     from weft.core.forward_batch import ForwardBatch as ForwardBatch
     from weft.engine.client import Completion as Completion
     from weft.engine.client import Translation as Translation
@@ -50,8 +55,11 @@ __version__ = "0.1.0.dev0"
 
 PUBLIC = {
     "Completion": "weft.engine.client",
+    "ConfigError": "weft.core.errors",
+    "DataError": "weft.core.errors",
     "Engine": "weft.engine.engine",
     "EngineConfig": "weft.engine.config",
+    "EngineError": "weft.core.errors",
     "ForwardBatch": "weft.core.forward_batch",
     "GenerationRequest": "weft.engine.request",
     "LoadedModel": "weft.engine.loaded_model",
@@ -61,6 +69,8 @@ PUBLIC = {
     "SamplingRow": "weft.sampling.logits_processors",
     "Tokenizer": "weft.text.tokenizer",
     "Translation": "weft.engine.client",
+    "UsageError": "weft.core.errors",
+    "WeftError": "weft.core.errors",
     "WorkerPool": "weft.engine.worker_pool",
     "build_model": "weft.models.build",
     "collate": "weft.text.batching",
