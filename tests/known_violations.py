@@ -3,7 +3,6 @@ resolved ones, or after a merge conflict: `python -m tests.tree --update`."""
 
 KNOWN = [
     "class twice: Plan",
-    "class twice: Results",
     "class twice: Row",
     "class twice: Workload",
 ]

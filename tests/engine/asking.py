@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
 
-from weft.engine.beam import BeamConfig, Beams, Hypothesis
+from weft.engine.beam_search import BeamBatch, BeamConfig, BeamSearch, Hypothesis
 from weft.engine.chances import Chances
 from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
-from weft.engine.ranking import advance_all, best_of_all
 from weft.engine.request import GREEDY, GenerationRequest
+from weft.engine.scheduling.plan import Forked
 from weft.models.build import Model
 from weft.sampling.params import SamplingParams
 
 
-def advance(searches: Sequence[Beams], logits_NV: Tensor) -> list[list[int]]:
-    """One step of all searches by these logits."""
+def advance(searches: Sequence[BeamSearch], logits_NV: Tensor) -> list[list[int]]:
+    """One step of all searches with these logits, in batches of one width. Returns the parents of
+    the new beams of each; none if it is done."""
     nothing: Any = None
-    chances = Chances(nothing, logits_NV, logits_NV)
-    return advance_all(searches, best_of_all(searches, chances))
+    chances, begins = Chances(nothing, logits_NV, logits_NV), [0]
+    begins += accumulate(len(search.scores) for search in searches)
+    parents: list[list[int]] = [[] for _ in searches]
+    for width in {search.config.width for search in searches}:
+        indices = [i for i, search in enumerate(searches) if search.config.width == width]
+        rows = [row for i in indices for row in range(begins[i], begins[i + 1])]
+        batch = BeamBatch([searches[i] for i in indices], [1] * len(indices), False)
+        batch.choose(chances.of(rows))
+        for i, result in zip(indices, batch.results(), strict=True):
+            if isinstance(result, Forked):
+                parents[i] = [child.parent for child in result.children]
+            else:
+                parents[i] = [] if result.is_finished else [0]
+    return parents
 
 
 SMALL = EngineConfig(cache_gib=0.01, page_size=4)

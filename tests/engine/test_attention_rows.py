@@ -13,7 +13,7 @@ from weft.cache.events import EventLog
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention_rows import recorded
-from weft.engine.beam import BeamConfig
+from weft.engine.beam_search import BeamConfig
 from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine

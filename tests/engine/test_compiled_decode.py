@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.test_burst import search, searches
 from tests.engine.test_engine import MODELS, SMALL
+from tests.engine.test_multi_step import search, searches
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.native import compiled_stack

@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from tests.engine.asking import SMALL, generate
 from tests.engine.tiny import tiny
-from weft.engine.beam import BeamConfig
+from weft.engine.beam_search import BeamConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest
 from weft.engine.runner import Runner

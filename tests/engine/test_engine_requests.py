@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from weft.core.errors import UsageError
-from weft.engine.beam import BeamConfig
+from weft.engine.beam_search import BeamConfig
 from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine

@@ -13,14 +13,13 @@ import pytest
 
 from weft.cache.events import EventLog, ReplayedState, replay
 from weft.core.errors import EngineError
-from weft.engine import engine as engine_module
-from weft.engine.beam import BeamConfig
+from weft.engine.beam_search import BeamConfig
 from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
 from weft.engine.request import GenerationRequest, RequestOutput
-from weft.engine.sampling_step import choose_tokens
+from weft.engine.sampling_step import StepChooser
 from weft.engine.scheduling.audit import audit, holders
 from weft.models.transformer import EncoderDecoder
 from weft.sampling.params import SamplingParams
@@ -105,7 +104,7 @@ class Fire:
             if chance < 0.05:
                 patch.setattr(self.engine.runner, "run", self.failing(self.engine.runner.run))
             elif chance < 0.08:
-                patch.setattr(engine_module, "choose_tokens", self.failing(choose_tokens))
+                patch.setattr(StepChooser, "results", self.failing(StepChooser.results))
             known = set(self.engine.scheduler.state.groups)
             try:
                 for update in self.engine.step():
@@ -208,7 +207,7 @@ def test_a_step_that_fails_after_its_forward_pass_removes_its_requests_with_an_e
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module, "choose_tokens", fail)
+        patch.setattr(StepChooser, "results", fail)
         with pytest.raises(KeyboardInterrupt):
             client.step()
     assert engine.is_idle and engine.kv_cache.pool.num_free == engine.kv_cache.pool.num_usable

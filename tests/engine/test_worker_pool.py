@@ -13,7 +13,7 @@ import pytest
 
 from tests.engine.tiny import tiny_folder
 from weft.core.errors import DataError, EngineError, UsageError
-from weft.engine.beam import BeamConfig
+from weft.engine.beam_search import BeamConfig
 from weft.engine.loaded_model import LoadedModel, load
 from weft.engine.worker_pool import Assignment, WorkerPool
 

@@ -157,7 +157,7 @@ def worker_pool(
 
 def check_search(beam: int, length_penalty: float, n_best: int, sampling: SamplingOptions) -> None:
     """Raise a UsageError for options that do not go together, before a model is loaded."""
-    from weft.engine.beam import BeamConfig
+    from weft.engine.beam_search import BeamConfig
 
     sampling.warn_without_effect()
     params = SamplingParams.from_dict(sampling.values)

@@ -19,8 +19,7 @@ Modules in the order in which a request passes through them:
     grammar         constrained decoding: JSON schemas and regular expressions
     detokenizer     tokens -> text, stop strings; FinishReason
     logprobs        log-probabilities of chosen tokens
-    beam, ranking   beam search: candidates of one step -> beams
-    burst, beam_burst  the same over several steps of one plan (multi-step scheduling)
+    beam_search     BeamSearch of one request; BeamBatch: all searches of a plan as arrays
     pooling         texts -> vectors; texts -> log-likelihoods
     attention_rows  attention weights of a token, from the KV cache; finished requests
     cache_file      prefix cache <-> file

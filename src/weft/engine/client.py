@@ -19,7 +19,7 @@ from typing import Protocol
 
 from weft.core.errors import DataError, EngineError
 from weft.engine.attention_rows import AttentionRow
-from weft.engine.beam import Hypothesis
+from weft.engine.beam_search import Hypothesis
 from weft.engine.detokenizer import FinishReason
 from weft.engine.engine import Engine
 from weft.engine.logprobs import TokenLogprob

@@ -37,21 +37,14 @@ from weft.engine.attention_rows import (
     check_index,
     find_pages,
 )
-from weft.engine.beam import Beams
+from weft.engine.beam_search import BeamSearch
 from weft.engine.cache_file import CacheFileSummary, cache_key, load_cache, save_cache
 from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import FinishReason
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.request import GenerationRequest, RequestOutput, SampleState, SampleStateFactory
 from weft.engine.runner import Runner
-from weft.engine.sampling_step import (
-    MultiStep,
-    SamplingBatch,
-    choose_tokens,
-    multi_step_of,
-    prepare,
-    publish_multi_step,
-)
+from weft.engine.sampling_step import StepChooser
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
@@ -81,7 +74,7 @@ class Engine:
         self.requests: dict[str, Request] = {}
         self.samples: dict[str, dict[int, SampleState]] = {}
         """Samples of the running and waiting requests, by request id and index."""
-        self.beams: dict[str, Beams] = {}
+        self.beams: dict[str, BeamSearch] = {}
         self.texts_to_score: dict[str, tuple[int, ...]] = {}
         self.finished = FinishedRequests()
         vocab_size, speculate = model.config.vocab_size, self.config.speculate
@@ -106,7 +99,7 @@ class Engine:
         self.requests[request_id] = scheduled
         if request.beam:
             end = next(iter(request.ends), None)
-            self.beams[request_id] = Beams(request.beam, request.max_tokens, end)
+            self.beams[request_id] = BeamSearch(request.beam, request.max_tokens, end)
         else:
             self.samples[request_id] = samples
         return request_id
@@ -152,34 +145,31 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Schedule and run one plan: one forward pass, or several between which tokens are chosen
         (multi-step scheduling)."""
+        # integers only: which tokens of which sequences, which pages
         plan = self.scheduler.schedule(self.drafts_of if self.config.speculate else None)
         try:
-            multi_step = multi_step_of(plan, self.beams)
-            results = self.runner.run(plan, multi_step)
-            batch = prepare(plan, results, self.samples, self.beams)
+            chooser = StepChooser(plan, self.samples, self.beams)
+            vectors = self.runner.run(plan, chooser)
         except BaseException:
             self.scheduler.rollback(plan)  # no token was appended yet: the same requests run again
             raise
         try:
-            return self.commit(plan, results.vectors, multi_step or batch)
+            return self.commit(plan, vectors, chooser)
         except BaseException:
             self.drop(plan)
             raise
 
     def commit(
-        self, plan: Plan, vectors: list[Tensor], batch: SamplingBatch | MultiStep
+        self, plan: Plan, vectors: list[Tensor], chooser: StepChooser
     ) -> list[RequestOutput]:
-        """Choose tokens, commit them to the scheduler, and return the outputs."""
+        """Append the chosen tokens, commit them to the scheduler, and return the outputs."""
         outputs = [
             self.pooling_output(one.request.id, x_TD)
             for one, x_TD in zip(plan.poolings, vectors, strict=True)
         ]
-        if isinstance(batch, MultiStep):
-            result = publish_multi_step(batch, self.beams, outputs)
-        else:
-            result = choose_tokens(batch, self.samples, outputs)
-        self.scheduler.commit(plan, result.grown, result.branched)
-        for key in result.ended:
+        result = chooser.results(outputs)
+        self.scheduler.commit(plan, result.appended, result.forked)
+        for key in result.finished:
             self.scheduler.finish(*key)
         for output in outputs:
             if output.error is not None:

@@ -28,7 +28,7 @@ from weft.checkpoint.formats import describe, load_checkpoint
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.device import choose_device, choose_dtype, device_of
 from weft.core.errors import UsageError
-from weft.engine.beam import BeamConfig
+from weft.engine.beam_search import BeamConfig
 from weft.engine.client import (
     EMPTY_TRANSLATION,
     Completion,

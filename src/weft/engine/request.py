@@ -15,7 +15,7 @@ from functools import cached_property
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.engine.beam import BeamConfig, Hypothesis
+from weft.engine.beam_search import BeamConfig, Hypothesis
 from weft.engine.detokenizer import Detokenizer, FinishReason, NullDetokenizer
 from weft.engine.grammar import Grammar, GrammarVocabulary, Matcher
 from weft.engine.logprobs import TokenLogprob

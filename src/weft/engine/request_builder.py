@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.errors import UsageError
-from weft.engine.beam import BeamConfig
+from weft.engine.beam_search import BeamConfig
 from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import check_stops
 from weft.engine.grammar import Grammar, GrammarVocabulary, make_grammar

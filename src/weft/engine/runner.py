@@ -11,7 +11,6 @@ The same layers that train: a packed row of tokens, and a cache that knows pages
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -29,7 +28,7 @@ from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.copying import copy_pages
 from weft.engine.lanes import Lanes, Turn
 from weft.engine.pack import Packed, consecutive, written_out
-from weft.engine.scheduling.plan import Chunk, Plan, ScheduledSource
+from weft.engine.scheduling.plan import Plan, ScheduledSource
 from weft.models.build import Model
 from weft.models.compile import HookWatch, decode_positions, rotary_tables, stack_weights
 from weft.models.stack import Stack
@@ -45,28 +44,16 @@ SCORED_ROWS = 256
 """Rows of logits at a time where only the log-probability of one token each is wanted."""
 
 
-class Bursting(Protocol):
-    """Who chooses tokens between the passes of a plan."""
+class TokenChooser(Protocol):
+    """Chooses the tokens of a plan between its forward passes."""
 
-    def write(self, lanes: Lanes, decode: CompiledDecode) -> bool:
-        """All passes that are left, at once. False, and nothing was done: `choose` is asked behind
-        the next one."""
+    def run_greedy(self, lanes: Lanes, decode: CompiledDecode) -> bool:
+        """All remaining decode steps at once. False, without any change: `choose` is called after
+        the next forward pass."""
 
-    def choose(self, chances: Chances) -> Turn:
-        """The chances of the lanes that still go -> what they write, who goes on, who takes over
-        whom."""
-
-
-@dataclass
-class Results:
-    """What a pass gave."""
-
-    chances: Chances | None = None
-    """Of the places at which a token is chosen, chunk by chunk; see `rows`."""
-    rows: list[slice] = field(default_factory=list)
-    """The places of each chunk of the plan; none where more of its prompt comes."""
-    vectors: list[Tensor] = field(default_factory=list)
-    """x_TD of each embedded text."""
+    def choose(self, chances: Chances) -> Turn | None:
+        """Choose from the logits of the sampled rows of a forward pass. Returns the tokens of the
+        next decode step of a multi-step plan, which sequences continue, and which are forked."""
 
 
 class Runner:
@@ -97,21 +84,18 @@ class Runner:
         return CompiledStack(weights, kv)
 
     @torch.inference_mode()
-    def run(self, plan: Plan, burst: Bursting | None = None) -> Results:
-        """`burst`: chooses tokens between the passes of a plan that has several."""
-        results, self.is_hooked = Results(), self.hook_watch.is_hooked()
+    def run(self, plan: Plan, chooser: TokenChooser) -> list[Tensor]:
+        """Execute a plan; returns x_TD of each pooled text."""
+        self.is_hooked = self.hook_watch.is_hooked()
         if plan.copies:
-            assert self.store is not None, "a model without a cache was told to copy pages"
+            assert self.store is not None, "a model without a KV cache was told to copy pages"
             copy_pages(self.store, plan.copies)
         if plan.sources:
             self.write_sources(plan.sources)
-        if plan.poolings:
-            results.vectors = self.encode([embedding.ids for embedding in plan.poolings])
-        if burst is not None:
-            self.decode_far(plan, burst)
-        elif plan.chunks:
-            self.decode(plan.chunks, results)
-        return results
+        vectors = self.encode([one.ids for one in plan.poolings]) if plan.poolings else []
+        if plan.chunks:
+            self.decode(plan, chooser)
+        return vectors
 
     def encode(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """x_TD of each text, packed. Of a decoder, what its head reads."""
@@ -152,37 +136,52 @@ class Runner:
         for layer, rows in self.stack.source_rows(memory_1ND):
             self.store.write(layer, rows, slots[self.store.layer_locations[layer][0]])
 
-    def decode(self, chunks: Sequence[Chunk], results: Results) -> None:
-        """One pass over all chunks; chances where a token is chosen."""
-        x_1ND = self.run_chunks(chunks)
-        wanted: list[int] = []
-        end = 0
-        for chunk in chunks:
-            end += len(chunk.tokens)
-            count = 1 + chunk.num_drafts if chunk.num_samples else 0
-            results.rows.append(slice(len(wanted), len(wanted) + count))
-            wanted.extend(range(end - count, end))
-        if wanted:
-            # in a step that only decodes all are wanted, as they stand
-            results.chances = self.chances(x_1ND if len(wanted) == end else x_1ND[:, wanted])
-
-    def decode_far(self, plan: Plan, burst: Bursting) -> None:
-        """Pass after pass, until a plan's last one or until no lane goes on."""
-        assert self.store is not None, "a decoder without pages"
-        twins = [chunk.with_spares() for chunk in plan.chunks]
-        lanes = Lanes.of([one for some in twins for one in some], self.page_layout)
-        # spare lanes have nothing to run in the first pass
-        running = lanes.some(np.array([one is some[0] for some in twins for one in some]))
-        decode = self.compiled_decode(int(lanes.packed.ends.max()) + plan.num_steps - 1)
-        for left in reversed(range(plan.num_steps)):
-            if decode is not None and burst.write(running, decode):
+    def decode(self, plan: Plan, chooser: TokenChooser) -> None:
+        """`plan.num_steps` forward passes; the chooser picks tokens after each. The first computes
+        all chunks, the others one token of each sequence that continues."""
+        lanes, running = self.first_lanes(plan)
+        is_multi_step, compiled = plan.num_steps > 1, None
+        if is_multi_step:
+            compiled = self.compiled_decode(int(lanes.packed.ends.max()) + plan.num_steps - 1)
+        for step in range(plan.num_steps):
+            if compiled is not None and chooser.run_greedy(running, compiled):
                 return
-            turn = burst.choose(self.coming(running, decode))
+            chances = self.next_logits(plan, step, running, compiled)
+            turn = None if chances is None else chooser.choose(chances)
+            if turn is None:
+                return
             if turn.forks_2N is not None:
-                copy_pages(self.store, lanes.fork(turn.forks_2N, self.store.page_size))
-            if left == 0 or not turn.goes_B.any():
+                store = self.need_store()
+                copy_pages(store, lanes.fork(turn.forks_2N, store.page_size))
+            if not turn.goes_B.any():
                 return
             running = lanes = lanes.next(turn)
+
+    def first_lanes(self, plan: Plan) -> tuple[Lanes, Lanes]:
+        """The sequences of a plan, spares included; and those that the first pass computes."""
+        if plan.num_steps == 1:
+            lanes = Lanes.of(plan.chunks, self.page_layout)
+            return lanes, lanes
+        chunks = [one for chunk in plan.chunks for one in chunk.with_spares()]
+        lanes = Lanes.of(chunks, self.page_layout)
+        # spare sequences take part from the second step on
+        first = {id(chunk) for chunk in plan.chunks}
+        return lanes, lanes.some(np.array([id(one) in first for one in chunks]))
+
+    def next_logits(
+        self, plan: Plan, step: int, lanes: Lanes, compiled: CompiledDecode | None
+    ) -> Chances | None:
+        """Logits after the next forward pass, of the rows that are sampled; None if there are
+        none."""
+        if compiled is not None:
+            run, quick = lambda: self.run_lanes(lanes)[0], partial(compiled.top_k, lanes)
+            return ComingChances(self.writer.head, len(lanes.packed.starts), run, quick)
+        x_1ND = self.run_lanes(lanes)
+        rows = plan.sampled_rows if step == 0 else range(x_1ND.shape[1])
+        if not rows:
+            return None
+        # in a step that only decodes, all rows are sampled, in this order
+        return self.chances(x_1ND if len(rows) == x_1ND.shape[1] else x_1ND[:, rows])
 
     def compiled_decode(self, num_positions: int) -> CompiledDecode | None:
         """Decode steps at positions below `num_positions` in one call each; None: by parts."""
@@ -191,17 +190,6 @@ class Runner:
             return None
         rows = decode_positions(self.stack, num_positions)
         return None if rows is None else CompiledDecode(compiled, rows)
-
-    def coming(self, lanes: Lanes, decode: CompiledDecode | None) -> Chances:
-        """The chances behind the next pass over these lanes."""
-        if decode is None:
-            return self.chances(self.run_lanes(lanes))
-        run, quick = lambda: self.run_lanes(lanes)[0], partial(decode.top_k, lanes)
-        return ComingChances(self.writer.head, len(lanes.packed.starts), run, quick)
-
-    def run_chunks(self, chunks: Sequence[Chunk]) -> Tensor:
-        """x_1ND of all chunks, packed."""
-        return self.run_lanes(Lanes.of(chunks, self.page_layout))
 
     def run_lanes(self, lanes: Lanes) -> Tensor:
         cache = self.paged_pass(lanes)

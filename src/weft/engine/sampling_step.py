@@ -1,8 +1,12 @@
 """The sampling half of an engine step: logits -> new tokens and outputs.
 
-    prepare          what samples and beams choose from; changes nothing, so a forward pass that
-                     fails up to here can be repeated
-    choose_tokens    one call of the sampler for all rows; tokens are appended to their samples
+A `StepChooser` chooses the tokens of one plan, in two phases:
+
+    choose     called by the model runner after each forward pass: keeps the logits of the samples,
+               and ranks the candidates of the beam searches. It changes no request, so a forward
+               pass that fails can be repeated
+    results    one call of the sampler for all rows; tokens are appended to their samples, and the
+               searches are updated
 
 With drafts a sample has several rows: its new tokens are those that would have been chosen without
 drafts, as far as the drafts were right, and one more.
@@ -16,14 +20,13 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.engine.beam import Beams
-from weft.engine.beam_burst import BeamBurst
-from weft.engine.burst import Burst
+from weft.engine.beam_search import BeamBatch, BeamSearch
+from weft.engine.chances import Chances
+from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.detokenizer import FinishReason
+from weft.engine.lanes import Lanes, Turn
 from weft.engine.logprobs import TokenLogprob, token_logprob
-from weft.engine.ranking import Best, advance_all, best_of_all
 from weft.engine.request import RequestOutput, SampleState
-from weft.engine.runner import Results
 from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId
 from weft.engine.speculative import num_accepted
 from weft.sampling.logits_processors import SamplingRow
@@ -36,36 +39,36 @@ NOT_FINITE = (
 
 Samples = Mapping[str, Mapping[int, SampleState]]
 """Request id -> index -> sample."""
-MultiStep = Burst | BeamBurst
+Searches = Mapping[str, BeamSearch]
 
 
 @dataclass
 class StepResult:
     """What the scheduler is told about a step."""
 
-    grown: dict[SequenceId, Appended] = field(default_factory=dict)
-    branched: dict[str, Forked] = field(default_factory=dict)
-    ended: list[SequenceId] = field(default_factory=list)
+    appended: dict[SequenceId, Appended] = field(default_factory=dict)
+    forked: dict[str, Forked] = field(default_factory=dict)
+    finished: list[SequenceId] = field(default_factory=list)
     """Samples that ended with the first token after their prompt."""
 
     def end_chunk(self, chunk: Chunk) -> None:
         """No token could be chosen after a chunk: its request is about to be aborted."""
         if chunk.num_samples == 1:
-            self.grown[chunk.sequence_id] = Appended([0], is_finished=True)
+            self.appended[chunk.sequence_id] = Appended([0], is_finished=True)
         else:
-            self.branched[chunk.request.id] = Forked([])
+            self.forked[chunk.request.id] = Forked([])
 
     def add_tokens(self, rows: SampleRows, tokens: list[int], is_finished: bool) -> None:
         """New tokens of a sequence, or one of the n samples that start after a prompt."""
         chunk = rows.chunk
         if chunk.num_samples == 1:
-            self.grown[chunk.sequence_id] = Appended(tokens or [0], is_finished)
+            self.appended[chunk.sequence_id] = Appended(tokens or [0], is_finished)
             return
         request_id = chunk.request.id
-        children = self.branched.get(request_id, Forked([])).children
-        self.branched[request_id] = Forked([*children, Child(0, tokens[:1] or [0])])
+        children = self.forked.get(request_id, Forked([])).children
+        self.forked[request_id] = Forked([*children, Child(0, tokens[:1] or [0])])
         if is_finished:
-            self.ended.append(SequenceId(request_id, rows.state.index))
+            self.finished.append(SequenceId(request_id, rows.state.index))
 
 
 @dataclass(frozen=True)
@@ -80,52 +83,93 @@ class SampleRows:
     rows: list[SamplingRow]
 
 
-@dataclass
-class SamplingBatch:
-    """What the samples and beams of a step choose from."""
+@dataclass(frozen=True)
+class BeamRows:
+    """The beam searches of one width in a plan."""
 
-    chunks: list[tuple[Chunk, slice]] = field(default_factory=list)
-    """Chunks of sampled requests, and their rows of the logits."""
-    logits_NV: Tensor | None = None
-    search_ids: list[str] = field(default_factory=list)
-    """Ids of the beam search requests."""
-    searches: list[Beams] = field(default_factory=list)
-    candidates: Best | None = None
-    """The best next tokens of all their beams."""
+    chunks: list[Chunk]
+    """The first chunk of each search."""
+    rows: list[int]
+    """Their rows of the logits: all beams of the first search, then of the second."""
+    batch: BeamBatch
 
-
-def prepare(
-    plan: Plan, results: Results, samples: Samples, searches: Mapping[str, Beams]
-) -> SamplingBatch:
-    """Collect the logits of the samples and the candidates of the beams of a plan."""
-    batch, chances = SamplingBatch(), results.chances
-    if chances is None:
-        return batch
-    rows_of_chunks = zip(plan.chunks, results.rows, strict=True)
-    sampled = [pair for pair in rows_of_chunks if pair[0].num_samples]
-    batch.chunks = [pair for pair in sampled if pair[0].request.id in samples]
-    if batch.chunks:
-        batch.logits_NV = chances.logits_NV
-    searched = [pair for pair in sampled if pair[0].request.id in searches]
-    if searched:
-        rows = [row for _, part in searched for row in range(part.start, part.stop)]
-        batch.search_ids = list(dict.fromkeys(chunk.request.id for chunk, _ in searched))
-        batch.searches = [searches[request_id] for request_id in batch.search_ids]
-        batch.candidates = best_of_all(batch.searches, chances.of(rows))
-    return batch
+    @classmethod
+    def of(
+        cls, pairs: Sequence[tuple[Chunk, slice]], searches: Searches, is_multi_step: bool
+    ) -> BeamRows:
+        chunks = [chunk for chunk, _ in pairs if chunk.index == 0]
+        rows = [row for _, part in pairs for row in range(part.start, part.stop)]
+        of_chunks = [searches[chunk.request.id] for chunk in chunks]
+        num_steps = [chunk.num_steps for chunk in chunks]
+        return cls(chunks, rows, BeamBatch(of_chunks, num_steps, is_multi_step))
 
 
-def choose_tokens(
-    batch: SamplingBatch, samples: Samples, outputs: list[RequestOutput]
-) -> StepResult:
-    """Choose and append the tokens of all samples and beams; their outputs are appended."""
-    result = StepResult()
-    if batch.logits_NV is not None:
-        sample_tokens(batch.chunks, samples, batch.logits_NV, result, outputs)
-    if batch.candidates is not None:
-        parents = advance_all(batch.searches, batch.candidates)
-        result.branched |= publish_beams(batch.search_ids, batch.searches, parents, outputs)
-    return result
+class StepChooser:
+    """Chooses the tokens of one plan: samples by their logits, beam searches in batches of one
+    width. Requests that are aborted during a forward pass are left out."""
+
+    def __init__(self, plan: Plan, samples: Samples, searches: Searches) -> None:
+        self.plan, self.samples, self.searches = plan, samples, searches
+        self.sampled: list[tuple[Chunk, slice]] = []
+        """Chunks of sampled requests, and their rows of the logits."""
+        self.logits_NV: Tensor | None = None
+        self.beams: list[BeamRows] = []
+        self.is_multi_step = plan.num_steps > 1
+        if self.is_multi_step:  # then all requests are beam searches of one width
+            self.beams = self.beam_rows(self.sampled_rows())
+
+    def choose(self, chances: Chances) -> Turn | None:
+        """After a forward pass: choose from the logits of its sampled rows."""
+        if self.is_multi_step:
+            return self.beams[0].batch.choose(chances)
+        pairs = self.sampled_rows()
+        self.sampled = [pair for pair in pairs if pair[0].request.id in self.samples]
+        if self.sampled:
+            self.logits_NV = chances.logits_NV
+        if len(self.sampled) < len(pairs):
+            self.beams = self.beam_rows(pairs)
+        for beams in self.beams:
+            beams.batch.choose(chances.of(beams.rows))
+        return None
+
+    def run_greedy(self, lanes: Lanes, decode: CompiledDecode) -> bool:
+        """All remaining steps of a multi-step plan in one call, if possible."""
+        return self.beams[0].batch.run_greedy(lanes, decode)
+
+    def sampled_rows(self) -> list[tuple[Chunk, slice]]:
+        """Chunks after which tokens are chosen, with their rows of the logits."""
+        pairs, start = [], 0
+        for chunk in self.plan.chunks:
+            if chunk.num_samples:
+                end = start + chunk.num_rows
+                pairs.append((chunk, slice(start, end)))
+                start = end
+        return pairs
+
+    def beam_rows(self, pairs: Sequence[tuple[Chunk, slice]]) -> list[BeamRows]:
+        """The beam searches of the plan by width."""
+        widths: dict[int, list[tuple[Chunk, slice]]] = {}
+        for chunk, rows in pairs:
+            if chunk.request.id in self.searches:
+                widths.setdefault(chunk.request.beam, []).append((chunk, rows))
+        return [BeamRows.of(part, self.searches, self.is_multi_step) for part in widths.values()]
+
+    def results(self, outputs: list[RequestOutput]) -> StepResult:
+        """Append the chosen tokens to all samples and searches; their outputs are appended."""
+        result = StepResult()
+        if self.logits_NV is not None:
+            sample_tokens(self.sampled, self.samples, self.logits_NV, result, outputs)
+        for beams in self.beams:
+            for chunk, search, change in zip(
+                beams.chunks, beams.batch.searches, beams.batch.results(), strict=True
+            ):
+                if isinstance(change, Appended):
+                    result.appended[chunk.sequence_id] = change
+                else:
+                    result.forked[chunk.request.id] = change
+                if search.is_done and chunk.request.id in self.searches:
+                    outputs.append(search_output(chunk.request.id, search))
+        return result
 
 
 def sample_tokens(
@@ -208,52 +252,7 @@ def append_tokens(
     result.add_tokens(rows, tokens, is_finished=finish is not None or error is not None)
 
 
-def publish_beams(
-    ids: Sequence[str],
-    searches: Sequence[Beams],
-    parents: Sequence[list[int]],
-    outputs: list[RequestOutput],
-) -> dict[str, Forked]:
-    """The forks of each beam search; the outputs of those that are done are appended."""
-    branched: dict[str, Forked] = {}
-    for request_id, search, chosen in zip(ids, searches, parents, strict=True):
-        if search.is_done:
-            branched[request_id] = Forked([])
-            outputs.append(search_output(request_id, search))
-        else:
-            last = (history[-1] for history in search.histories)
-            children = [Child(one, [token]) for one, token in zip(chosen, last, strict=True)]
-            branched[request_id] = Forked(children)
-    return branched
-
-
-def multi_step_of(plan: Plan, searches: Mapping[str, Beams]) -> MultiStep | None:
-    """What chooses tokens between the forward passes of a plan; None if it has only one."""
-    if plan.num_steps == 1:
-        return None
-    chunks = [chunk for chunk in plan.chunks if chunk.index == 0]
-    kind = BeamBurst if chunks[0].request.beam > 1 else Burst
-    return kind(chunks, [searches[chunk.request.id] for chunk in chunks])
-
-
-def publish_multi_step(
-    multi_step: MultiStep, searches: Mapping[str, Beams], outputs: list[RequestOutput]
-) -> StepResult:
-    """The result of beam searches after several forward passes. Nothing is output for requests
-    that have been aborted."""
-    step_result = StepResult()
-    results: Sequence[Appended | Forked] = multi_step.settle()
-    for chunk, search, result in zip(multi_step.chunks, multi_step.searches, results, strict=True):
-        if isinstance(result, Appended):
-            step_result.grown[chunk.sequence_id] = result
-        else:
-            step_result.branched[chunk.request.id] = result
-        if search.is_done and chunk.request.id in searches:
-            outputs.append(search_output(chunk.request.id, search))
-    return step_result
-
-
-def search_output(request_id: str, search: Beams) -> RequestOutput:
+def search_output(request_id: str, search: BeamSearch) -> RequestOutput:
     """The output of a beam search that is done."""
     hypotheses = search.best()
     error = None if hypotheses else NOT_FINITE

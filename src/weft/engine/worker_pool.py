@@ -27,7 +27,7 @@ from typing import Any, cast
 import torch
 
 from weft.core.errors import DataError, EngineError, UsageError, WeftError
-from weft.engine.beam import Hypothesis
+from weft.engine.beam_search import Hypothesis
 from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.loaded_model import load

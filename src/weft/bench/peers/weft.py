@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from weft import __version__
-from weft.engine.beam import BeamConfig
+from weft.engine.beam_search import BeamConfig
 from weft.engine.client import EngineClient, Searcher
 from weft.engine.config import EngineConfig, batch_settings
 from weft.engine.engine import Engine

@@ -67,6 +67,11 @@ class Chunk:
         """Number of keys that the last token attends to, including its own."""
         return self.start + len(self.tokens)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of logits needed after it: of its drafts, and of the token to sample."""
+        return 1 + self.num_drafts if self.num_samples else 0
+
     def with_spares(self) -> list[Chunk]:
         """This chunk, and a copy of it for each of the spare page tables."""
         return [self, *(replace(self, page_tables=tables, spares=[]) for tables in self.spares)]
@@ -112,6 +117,16 @@ class Plan:
     def num_steps(self) -> int:
         """Above 1: no token is returned before the last of these decode steps."""
         return max((chunk.num_steps for chunk in self.chunks), default=1)
+
+    @property
+    def sampled_rows(self) -> list[int]:
+        """Packed tokens, chunk after chunk, whose logits are needed."""
+        rows: list[int] = []
+        end = 0
+        for chunk in self.chunks:
+            end += len(chunk.tokens)
+            rows.extend(range(end - chunk.num_rows, end))
+        return rows
 
     @property
     def num_encoder_tokens(self) -> int:

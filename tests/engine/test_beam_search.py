@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from tests.engine.asking import advance
 from weft.core.errors import UsageError
-from weft.engine.beam import BeamConfig, Beams
+from weft.engine.beam_search import BeamBatch, BeamConfig, BeamSearch
+from weft.engine.chances import Chances
+from weft.engine.scheduling.plan import Forked
 
 V, END = 5, 0
 
@@ -25,8 +28,8 @@ def logits_after(history: list[int], seed: int) -> Tensor:
     return 2 * torch.randn(V, generator=generator)
 
 
-def search(config: BeamConfig, limit: int, seed: int) -> Beams:
-    beams = Beams(config, limit, END)
+def search(config: BeamConfig, limit: int, seed: int) -> BeamSearch:
+    beams = BeamSearch(config, limit, END)
     while not beams.is_done:
         logits_WV = torch.stack([logits_after(history, seed) for history in beams.histories])
         advance([beams], logits_WV)
@@ -75,7 +78,7 @@ def test_beam_one_takes_the_best_token_each_time() -> None:
 
 def test_requests_of_one_pass_do_not_change_each_other() -> None:
     alone = [search(BeamConfig(width), 4, seed) for seed, width in ((1, 2), (2, 4), (3, 3))]
-    together = [Beams(BeamConfig(width), 4, END) for width in (2, 4, 3)]
+    together = [BeamSearch(BeamConfig(width), 4, END) for width in (2, 4, 3)]
     seeds = dict(zip(map(id, together), (1, 2, 3), strict=True))
     while running := [beams for beams in together if not beams.is_done]:
         rows = [logits_after(h, seeds[id(b)]) for b in running for h in b.histories]
@@ -87,7 +90,7 @@ def test_rules_of_one_request_do_not_reach_the_others() -> None:
     """In logits as the engine has them, which may be written to in inference mode alone."""
     configs = [BeamConfig(2, banned=(1, 2)), BeamConfig(1), BeamConfig(2, first=3), BeamConfig(1)]
     alone = [search(config, 4, seed) for seed, config in enumerate(configs)]
-    together = [Beams(config, 4, END) for config in configs]
+    together = [BeamSearch(config, 4, END) for config in configs]
     seeds = dict(zip(map(id, together), range(4), strict=True))
     while running := [beams for beams in together if not beams.is_done]:
         with torch.inference_mode():
@@ -99,22 +102,36 @@ def test_rules_of_one_request_do_not_reach_the_others() -> None:
 
 
 @pytest.mark.parametrize("end_id", [END, None])
-def test_a_single_beam_goes_as_the_general_rule_has_it(end_id: int | None) -> None:
+def test_greedy_steps_are_those_of_the_general_rule(end_id: int | None) -> None:
+    nothing: Any = None
     for seed in range(20):
-        quick, general = Beams(BeamConfig(1), 5, end_id), Beams(BeamConfig(1), 5, end_id)
-        while not quick.is_done:
-            logp_V = logits_after(quick.histories[0], seed).double().log_softmax(-1)
-            if end_id is not None and quick.length == quick.limit:
-                logp_V = torch.where(torch.arange(V) == END, logp_V, -math.inf)
-            best = logp_V.topk(2)
-            totals = [general.scores[0] + float(logp) for logp in best.values]
-            candidates = zip(totals, (0, 0), best.indices.tolist(), strict=True)
-            assert quick.go_alone(totals[0], int(best.indices[0])) == general.advance(candidates)
-        assert general.is_done and quick.found == general.found and len(quick.found) == 1
+        greedy, general = (BeamSearch(BeamConfig(1), 5, end_id) for _ in range(2))
+        while not greedy.is_done:
+            assert greedy.histories == general.histories and greedy.scores == general.scores
+            logits_1V = logits_after(greedy.histories[0], seed)[None]
+            chances = Chances(nothing, logits_1V, logits_1V)
+            batch = BeamBatch([greedy], [1], False)
+            batch.choose_greedy(chances)
+            (appended,) = batch.results()
+            forked = general_step(general, chances)
+            if greedy.is_done:
+                assert not forked.children
+            else:
+                assert [child.tokens for child in forked.children] == [appended.tokens]
+        assert general.is_done and greedy.finished == general.finished
+        assert len(greedy.finished) == 1
+
+
+def general_step(search: BeamSearch, chances: Chances) -> Forked:
+    """A step of a search of width 1 by the code for wider ones."""
+    batch = BeamBatch([search], [1], False)
+    batch.init_beams()
+    batch.choose_beams(chances)
+    return batch.forked(0)
 
 
 def test_parents_are_places_of_the_beams_before() -> None:
-    beams = Beams(BeamConfig(2), 4, END)
+    beams = BeamSearch(BeamConfig(2), 4, END)
     logits = torch.tensor([[-9.0, 3.0, 2.9, 0.0, 0.0]])
     assert advance([beams], logits) == [[0, 0]]
     assert beams.histories == [[1], [2]]
@@ -124,20 +141,20 @@ def test_parents_are_places_of_the_beams_before() -> None:
 
 
 def test_a_first_token_is_forced_and_costs_nothing() -> None:
-    beams = Beams(BeamConfig(2, first=3), 4, END)
+    beams = BeamSearch(BeamConfig(2, first=3), 4, END)
     advance([beams], torch.randn(1, V))
     assert beams.histories[0] == [3] and beams.scores[0] == 0.0
 
 
 def test_banned_tokens_are_never_written() -> None:
-    beams = Beams(BeamConfig(3, banned=(1, 2)), 3, END)
+    beams = BeamSearch(BeamConfig(3, banned=(1, 2)), 3, END)
     while not beams.is_done:
         advance([beams], torch.zeros(len(beams.histories), V))
-    assert all(not {1, 2} & set(one.ids) for one in beams.found)
+    assert all(not {1, 2} & set(one.ids) for one in beams.finished)
 
 
 def test_without_an_end_the_limit_ends_it() -> None:
-    beams = Beams(BeamConfig(2, num_best=2), 3, end_id=None)
+    beams = BeamSearch(BeamConfig(2, num_best=2), 3, end_id=None)
     while not beams.is_done:
         advance([beams], torch.randn(len(beams.histories), V))
     assert [len(one.ids) for one in beams.best()] == [3, 3]

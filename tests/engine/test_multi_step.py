@@ -12,7 +12,7 @@ import torch
 from tests.engine import test_engine
 from tests.engine.test_engine import MODELS, SMALL
 from weft.core.errors import DataError, UsageError
-from weft.engine.beam import BeamConfig, Hypothesis
+from weft.engine.beam_search import BeamConfig, Hypothesis
 from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine

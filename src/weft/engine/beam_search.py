@@ -1,0 +1,420 @@
+"""Beam search: next-token logits of the beams of a request -> which beams continue, and the result.
+
+    one step    2W best of the W x V next tokens; the W best that do not end continue, an end token
+                among the W best finishes a hypothesis
+
+score = log p(tokens, end) / length ** length_penalty, the end token counted, as in fairseq and
+Marian (GNMT divides by ((5 + length) / 6) ** penalty). 1: the mean per token; 0: the plain sum,
+which prefers short sentences. At its limit a sentence may only end, so that every score is that of
+a complete sentence. Width 1 is greedy search.
+
+Differs from fairseq, whose choices these are, in when a search is done: with W finished hypotheses,
+as there, but also once no running beam can beat them; that changes no best result.
+
+`BeamSearch` holds one request: its rules, running beams and finished hypotheses. `BeamBatch` makes
+the steps of all searches of one width in a plan as arrays, because for a small model a Python loop
+over the beams takes longer than the arithmetic. It changes nothing in the searches before
+`results`, so that a forward pass that fails can be repeated.
+
+    beams   0 1 2 3 4     by score: the order of histories, scores and results
+    lanes   0 1 2 3 4     sequences with page tables; a beam is in some lane of its search
+
+After one step the scheduler forks the sequences (copy-on-write). Within a multi-step plan the first
+child of a beam stays in its lane, and any other takes the lane of a beam without children; the
+model runner copies the rows. Differs from the cache reordering of other toolkits: only forks are
+copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import UsageError
+from weft.engine.chances import Banned, Chances
+from weft.engine.compiled_decode import CompiledDecode
+from weft.engine.lanes import Lanes, Turn
+from weft.engine.scheduling.plan import Appended, Child, Forked
+
+MAX_PENALTY = 10
+"""Far above useful values; lengths to this power are still finite."""
+NO_TOKEN = -1
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BeamConfig:
+    """Parameters of a beam search."""
+
+    width: int = 5
+    length_penalty: float = 1.0
+    num_best: int = 1
+    first: int | None = None
+    """A token that every continuation starts with, at no cost."""
+    banned: tuple[int, ...] = ()
+    """Ids that are never generated. Probabilities are not renormalized, as in `transformers`, so
+    that scores agree."""
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or not 1 <= self.num_best <= self.width:
+            raise UsageError(
+                f"beam is {self.width} and num_best {self.num_best}: beam must be at least 1, and "
+                "num_best from 1 to beam. Use a wider beam."
+            )
+        if not 0 <= self.length_penalty <= MAX_PENALTY:
+            raise UsageError(
+                f"length_penalty is {self.length_penalty:g}: it must be from 0 to {MAX_PENALTY}. "
+                "1 is the mean per token, 0 the plain sum."
+            )
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One continuation without its end token, with its score and its summed log-probability."""
+
+    ids: list[int]
+    score: float
+    logprob: float
+
+
+@dataclass
+class BeamSearch:
+    """The search of one request. `scores` and `histories` are those of its running beams."""
+
+    config: BeamConfig
+    limit: int
+    """Maximum number of tokens of a continuation, without the end token."""
+    end_id: int | None
+    scores: list[float] = field(default_factory=lambda: [0.0])
+    histories: list[list[int]] = field(default_factory=lambda: [[]])
+    finished: list[Hypothesis] = field(default_factory=list)
+    is_done: bool = False
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of every running beam."""
+        return len(self.histories[0])
+
+    @property
+    def forced_token(self) -> int | None:
+        """The only token that may come next: a forced first one, or the end token at the limit."""
+        length = self.length
+        if length == 0 and self.config.first is not None:
+            return self.config.first
+        return self.end_id if length == self.limit else None
+
+    @property
+    def max_normalizer(self) -> float:
+        """Log-probabilities only decrease, and a longer sentence helps at most up to the limit: no
+        final score is above the current one divided by this."""
+        return float((self.limit + 1) ** self.config.length_penalty)
+
+    def score_to_beat(self, finished: list[Hypothesis]) -> float:
+        """The score that a running beam must be able to reach to change the result."""
+        if len(finished) >= self.config.width:
+            return inf
+        scores = sorted((one.score for one in finished), reverse=True)
+        return scores[self.config.num_best - 1] if len(scores) >= self.config.num_best else -inf
+
+    def best(self) -> list[Hypothesis]:
+        """The best finished hypotheses, best first."""
+        return sorted(self.finished, key=lambda one: -one.score)[: self.config.num_best]
+
+    def hypothesis(self, ids: list[int], logprob: float, length: int) -> Hypothesis:
+        return Hypothesis(list(ids), logprob / length**self.config.length_penalty, logprob)
+
+    def set_beams(
+        self, histories: list[list[int]], scores: list[float], finished: list[Hypothesis]
+    ) -> None:
+        """Replace the state of the search after one step or several."""
+        self.histories, self.scores, self.finished = histories, scores, finished
+        best = max(scores, default=-inf)
+        self.is_done = not best > -inf or self.is_settled(best)
+
+    def is_settled(self, best: float) -> bool:
+        """Whether the running beams, the best of which has this score, cannot change the result."""
+        if self.end_id is None:
+            if self.length == self.limit:
+                self.finished += [
+                    self.hypothesis(ids, score, self.length)
+                    for ids, score in zip(self.histories, self.scores, strict=True)
+                    if score > -inf
+                ]
+            return self.length == self.limit
+        score_to_beat = self.score_to_beat(self.finished)
+        return self.length > self.limit or best / self.max_normalizer <= score_to_beat
+
+    def extend_greedy(self, tokens: list[int], score: float) -> None:
+        """Append tokens to the beam of a search of width 1. Only the last can be the end token;
+        `score` includes all of them."""
+        last = tokens[-1]
+        if self.end_id is not None and last != self.end_id and score > -inf:
+            self.histories[0] += tokens  # by far the most frequent case: nothing can be settled
+            self.scores[0] = score
+            return
+        ids = [*self.histories[0], *tokens]
+        if last != self.end_id:
+            self.set_beams([ids], [score], self.finished)
+            return
+        if score > -inf:
+            self.finished.append(self.hypothesis(ids[:-1], score, len(ids)))
+        self.set_beams([], [], self.finished)
+
+
+class BeamBatch:
+    """The searches of one width W in a plan. Arrays over all of them are indexed by `active`.
+
+    G searches, X = 2W candidates of a search, K candidates of a beam, N beams in all.
+    """
+
+    def __init__(
+        self, searches: Sequence[BeamSearch], max_steps: Sequence[int], is_multi_step: bool
+    ) -> None:
+        """`max_steps`: decode steps of each search in this plan. A search with fewer beams than its
+        width is filled up with beams of score -inf."""
+        width, number = searches[0].config.width, len(searches)
+        self.searches, self.width, self.is_multi_step = searches, width, is_multi_step
+        self.active: IntArray = np.arange(number)
+        """Indices of the searches that continue."""
+        self.max_steps: IntArray = np.array(max_steps, dtype=np.int64)
+        self.num_steps: IntArray = np.zeros(number, dtype=np.int64)
+        """Steps that each search has made."""
+        self.num_beams: IntArray = np.array([len(search.scores) for search in searches])
+        """Beams of each search before the first step."""
+        self.scores: FloatArray = np.array(
+            [[*search.scores, *[-inf] * (width - len(search.scores))] for search in searches]
+        )
+        end_ids = [NO_TOKEN if search.end_id is None else search.end_id for search in searches]
+        self.end_ids: IntArray = np.array(end_ids, dtype=np.int64)
+        self.banned = banned_rows(searches, range(number + 1))
+        self.tokens: IntArray = np.full((number, width, int(self.max_steps.max())), NO_TOKEN)
+        """The tokens of each beam in the steps of this plan."""
+        if width > 1:
+            self.init_beams()
+
+    def init_beams(self) -> None:
+        """The arrays that only several beams need."""
+        number, searches = len(self.searches), self.searches
+        self.lanes: IntArray = np.tile(np.arange(self.width), (number, 1))
+        self.roots: IntArray = self.lanes.copy()
+        """The beam that each one continues, as it was before the first step."""
+        self.num_children: IntArray = np.full(number, self.width)
+        """Beams of each search after a single step: fewer than W where candidates are few."""
+        self.finished = [list(search.finished) for search in searches]
+        self.to_beat: FloatArray = np.array(
+            [search.score_to_beat(search.finished) for search in searches]
+        )
+        self.normalizers: FloatArray = np.array([search.max_normalizer for search in searches])
+
+    def choose(self, chances: Chances) -> Turn:
+        """One step of all active searches, from the logits of their lanes."""
+        return self.choose_greedy(chances) if self.width == 1 else self.choose_beams(chances)
+
+    def choose_greedy(self, chances: Chances) -> Turn:
+        """Width 1: the best token of each search."""
+        active, step = self.active, int(self.num_steps[self.active[0]])
+        rows = {
+            ids: np.flatnonzero(np.isin(active, of)).tolist() for ids, of in self.banned.items()
+        }
+        best = chances.best(1, rows)
+        if step == 0:  # tokens are forced only in the first step of a plan
+            force_tokens(self.searches, range(len(active) + 1), chances, best)
+        logp_N, ids_N = best[0][:, 0], best[1][:, 0]
+        self.scores[active, 0] += logp_N
+        self.tokens[active, 0, step] = ids_N
+        self.num_steps[active] += 1
+        continues_N = (ids_N != self.end_ids[active]) & (self.scores[active, 0] > -inf)
+        continues_N &= step + 1 < self.max_steps[active]
+        self.active = active[continues_N]
+        return Turn(ids_N, continues_N)
+
+    def run_greedy(self, lanes: Lanes, decode: CompiledDecode) -> bool:
+        """All remaining steps in one call of the compiled stack. False, without any change, if a
+        token is forced (in the first step only), if the searches ban different tokens, or if steps
+        take long."""
+        if self.width > 1 or not decode.is_light:
+            return False
+        if any(len(rows) < len(self.searches) for rows in self.banned.values()):
+            return False
+        active, step = self.active, int(self.num_steps[self.active[0]])
+        if step == 0 and any(search.forced_token is not None for search in self.searches):
+            return False
+        limits, scores = self.max_steps[active] - step, self.scores[active, 0]
+        tokens = decode.greedy(lanes, self.end_ids[active], limits, scores, *self.banned or ((),))
+        self.tokens[active, 0, step : step + tokens.shape[1]] = tokens
+        self.scores[active, 0] = scores
+        self.num_steps[active] += (tokens != NO_TOKEN).sum(1)
+        return True
+
+    def choose_beams(self, chances: Chances) -> Turn:
+        """Rank the candidates of all beams; the best continue."""
+        active, W = self.active, self.width
+        logp_GWK, ids_GWK = self.candidates(chances)
+        total_GX, parent_GX, ids_GX = rank(self.scores[active], logp_GWK, ids_GWK, 2 * W)
+        is_end_GX = ids_GX == self.end_ids[active, None]
+        for row, place in np.argwhere(is_end_GX[:, :W] & (total_GX[:, :W] > -inf)).tolist():
+            self.add_finished(active[row], parent_GX[row, place], float(total_GX[row, place]))
+        # the W best that do not end, best first; if there are fewer, the rest has score -inf
+        total_GX = np.where(is_end_GX, -inf, total_GX)
+        order_GW = np.argsort(is_end_GX, axis=1, kind="stable")[:, :W]
+        if not self.is_multi_step:
+            is_child_GX = ~is_end_GX & (parent_GX < self.num_beams[active, None])
+            self.num_children = np.take_along_axis(is_child_GX, order_GW, 1).sum(1)
+        return self.continue_with(
+            np.take_along_axis(total_GX, order_GW, 1),
+            np.take_along_axis(parent_GX, order_GW, 1),
+            np.take_along_axis(ids_GX, order_GW, 1),
+        )
+
+    def candidates(self, chances: Chances) -> tuple[FloatArray, IntArray]:
+        """Log-probabilities and ids of the best tokens of each beam, in the order of beams."""
+        active, W = self.active, self.width
+        if not self.num_steps.any():
+            return self.first_candidates(chances)
+        rows_GW = np.arange(len(active) * W).reshape(-1, W)
+        banned = {
+            ids: rows_GW[np.isin(active, of)].ravel().tolist() for ids, of in self.banned.items()
+        }
+        best = chances.best(2 * W, banned)[:2]
+        row_G1, lane_GW = np.arange(len(active))[:, None], self.lanes[active]
+        logp_GWK, ids_GWK = (part.reshape(len(active), W, -1)[row_G1, lane_GW] for part in best)
+        return logp_GWK, ids_GWK
+
+    def first_candidates(self, chances: Chances) -> tuple[FloatArray, IntArray]:
+        """In the first step of a plan tokens may be forced, and beams may be missing."""
+        begins = [0, *accumulate(self.num_beams.tolist())]
+        best = chances.best(2 * self.width, banned_rows(self.searches, begins))
+        force_tokens(self.searches, begins, chances, best)
+        logp_NK, ids_NK = best[:2]
+        logp_GWK = np.full((len(self.searches), self.width, logp_NK.shape[1]), -inf)
+        ids_GWK = np.zeros(logp_GWK.shape, dtype=ids_NK.dtype)
+        has_beam_GW = np.arange(self.width) < self.num_beams[:, None]
+        logp_GWK[has_beam_GW], ids_GWK[has_beam_GW] = logp_NK, ids_NK
+        return logp_GWK, ids_GWK
+
+    def add_finished(self, index: int, beam: int, logprob: float) -> None:
+        """A beam of the search at `index` has ended."""
+        search, finished = self.searches[index], self.finished[index]
+        ids = self.history(index, beam)
+        finished.append(search.hypothesis(ids, logprob, len(ids) + 1))
+        self.to_beat[index] = search.score_to_beat(finished)
+
+    def history(self, index: int, beam: int) -> list[int]:
+        new: list[int] = self.tokens[index, beam, : self.num_steps[index]].tolist()
+        before = self.searches[index].histories
+        # beams that a search was filled up with are copies of its last one
+        return [*before[min(self.roots[index, beam], len(before) - 1)], *new]
+
+    def continue_with(self, scores_GW: FloatArray, parent_GW: IntArray, ids_GW: IntArray) -> Turn:
+        """Make the chosen beams the running ones, and deactivate searches that are settled."""
+        active, row_G1 = self.active, np.arange(len(self.active))[:, None]
+        tokens_GWT = self.tokens[active][row_G1, parent_GW]
+        tokens_GWT[:, :, self.num_steps[active[0]]] = ids_GW
+        self.tokens[active], self.scores[active] = tokens_GWT, scores_GW
+        self.roots[active] = self.roots[active][row_G1, parent_GW]
+        self.num_steps[active] += 1
+        best_G = scores_GW[:, 0]
+        is_done_G = ~(best_G > -inf) | (best_G / self.normalizers[active] <= self.to_beat[active])
+        continues_G = ~is_done_G & (self.num_steps[active] < self.max_steps[active])
+        if not self.is_multi_step:  # the scheduler forks; there is no further step
+            return Turn(ids_GW.ravel(), np.zeros(ids_GW.size, dtype=bool))
+        lane_GW, forks_3N = assign_lanes(self.lanes[active][row_G1, parent_GW])
+        self.lanes[active] = lane_GW
+        self.active = active[continues_G]
+        by_lane_GW = np.empty_like(ids_GW)
+        np.put_along_axis(by_lane_GW, lane_GW, ids_GW, 1)
+        search_N, from_N, to_N = forks_3N[:, ~is_done_G[forks_3N[0]]]
+        forks_2N = search_N * self.width + np.stack([from_N, to_N])
+        return Turn(
+            by_lane_GW.ravel(),
+            continues_G.repeat(self.width),
+            forks_2N if len(search_N) else None,
+        )
+
+    def results(self) -> Sequence[Appended | Forked]:
+        """Update the searches; return what the scheduler has to do for each."""
+        if self.width == 1:
+            return [self.appended(index) for index in range(len(self.searches))]
+        return [self.forked(index) for index in range(len(self.searches))]
+
+    def appended(self, index: int) -> Appended:
+        search = self.searches[index]
+        tokens: list[int] = self.tokens[index, 0, : self.num_steps[index]].tolist()
+        search.extend_greedy(tokens, float(self.scores[index, 0]))
+        return Appended(tokens, search.is_done)
+
+    def forked(self, index: int) -> Forked:
+        search, num_steps = self.searches[index], int(self.num_steps[index])
+        number = int(self.num_children[index])
+        histories = [self.history(index, beam) for beam in range(number)]
+        search.set_beams(histories, self.scores[index, :number].tolist(), self.finished[index])
+        if search.is_done:
+            return Forked([], num_steps, self.is_multi_step)
+        arrays = (self.roots[index], self.tokens[index, :, :num_steps], self.lanes[index])
+        rows = zip(*(array[:number].tolist() for array in arrays), strict=True)
+        return Forked([Child(*row) for row in rows], num_steps, self.is_multi_step)
+
+
+def force_tokens(
+    searches: Sequence[BeamSearch],
+    begins: Sequence[int],
+    chances: Chances,
+    best: tuple[FloatArray, IntArray, FloatArray],
+) -> None:
+    """Make a forced token the only candidate of its rows: a forced first token, at no cost, or the
+    end token at the limit. The rows of search i are begins[i] to begins[i + 1]."""
+    logp_NK, ids_NK, lse_N = best
+    end_rows: dict[int, list[int]] = {}
+    for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
+        token = search.forced_token
+        if token is not None:
+            logp_NK[begin:end], ids_NK[begin:end, 0] = -inf, token
+            if search.length == 0:
+                logp_NK[begin:end, 0] = 0.0
+            elif token not in search.config.banned:
+                end_rows.setdefault(token, []).extend(range(begin, end))
+    for token, rows in end_rows.items():
+        logp_NK[rows, 0] = chances.logits_of(token, rows) - lse_N[rows]
+
+
+def banned_rows(searches: Sequence[BeamSearch], begins: Sequence[int]) -> Banned:
+    """Sets of banned tokens, and the rows that they apply to."""
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
+        if search.config.banned:
+            rows.setdefault(search.config.banned, []).extend(range(begin, end))
+    return rows
+
+
+def rank(
+    scores_GW: FloatArray, logp_GWK: FloatArray, ids_GWK: IntArray, count: int
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """The best candidates of each search, best first: scores, the beams that they continue, and
+    tokens. Equal ones stay in the order of their beams."""
+    G, _, K = logp_GWK.shape
+    total_GN = (scores_GW[:, :, None] + logp_GWK).reshape(G, -1)
+    order_GX = np.argsort(-total_GN, axis=1, kind="stable")[:, :count]
+    best_GX = np.take_along_axis(total_GN, order_GX, 1)
+    return best_GX, order_GX // K, np.take_along_axis(ids_GWK.reshape(G, -1), order_GX, 1)
+
+
+def assign_lanes(lane_GW: IntArray) -> tuple[IntArray, IntArray]:
+    """The lanes of the parents of all beams -> a lane for each beam, and the lanes to copy:
+    forks_3N, as (search, from lane, to lane)."""
+    W = lane_GW.shape[1]
+    is_same_GWW = lane_GW[:, :, None] == lane_GW[:, None, :]
+    is_second_GW = (is_same_GWW & np.tri(W, k=-1, dtype=bool)).any(2)
+    is_taken_GW = np.zeros_like(is_second_GW)
+    np.put_along_axis(is_taken_GW, lane_GW, True, 1)
+    search_N, free_N = np.nonzero(~is_taken_GW)
+    forks_3N = np.stack([search_N, lane_GW[is_second_GW], free_N])
+    assigned_GW = lane_GW.copy()
+    assigned_GW[is_second_GW] = free_N
+    return assigned_GW, forks_3N
