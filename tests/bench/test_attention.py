@@ -6,12 +6,12 @@ import json
 import pytest
 import torch
 
-from weft.bench import measure, report
+from weft.bench import measure, plots
 from weft.bench.attention import (
     PASSES,
     PATTERNS,
-    Row,
-    Workload,
+    AttentionRow,
+    AttentionWorkload,
     make_inputs,
     peaks,
     run,
@@ -26,16 +26,16 @@ from weft.nn.attention.kernels import KERNELS
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_runs_every_pattern(kernel, pattern):
-    forward, both = run(Workload(kernel, pattern, 40, heads=2, head_size=8))
+    forward, both = run(AttentionWorkload(kernel, pattern, 40, heads=2, head_size=8))
     assert 0 < forward < both
 
 
 def test_the_same_seed_gives_the_same_inputs():
     one, same = (
-        make_inputs(Workload("flash", "causal", 16)),
-        make_inputs(Workload("sparse", "window", 16)),
+        make_inputs(AttentionWorkload("flash", "causal", 16)),
+        make_inputs(AttentionWorkload("sparse", "window", 16)),
     )
-    other = make_inputs(Workload("flash", "causal", 16, seed=1))
+    other = make_inputs(AttentionWorkload("flash", "causal", 16, seed=1))
     assert all(a.equal(b) for a, b in zip(one, same, strict=True))
     assert not one[0].equal(other[0])
 
@@ -77,7 +77,10 @@ def test_tasks_take_turns_and_the_median_counts():
         return (next(values), float(next(ticks)))
 
     steps = []
-    assert measure.in_turns(["a", "b"], run, 3, steps.append) == [[2.0, 2.0], [20.0, 3.0]]
+    assert measure.measure_alternately(["a", "b"], run, 3, steps.append) == [
+        [2.0, 2.0],
+        [20.0, 3.0],
+    ]
     assert order == ["a", "b"] * 3 and steps == [1] * 6
 
 
@@ -99,13 +102,13 @@ def test_rows_hold_seconds_and_bytes_measured_in_a_child():
 
 
 def test_peaks_count_at_least_the_results():
-    (found,) = measure.in_children([Workload("flash", "causal", 4096, threads=1)], peaks)
+    (found,) = measure.in_children([AttentionWorkload("flash", "causal", 4096, threads=1)], peaks)
     numbers = 4096 * 8 * 64 * 4
     assert found[0] >= 0.9 * numbers and found[1] >= 3.6 * numbers
 
 
 ROWS = [
-    Row("flash", "causal", length, name, seconds, 1000 * length)
+    AttentionRow("flash", "causal", length, name, seconds, 1000 * length)
     for length, seconds in ((256, 0.1), (64, 0.01))
     for name in PASSES
 ]
@@ -113,7 +116,7 @@ ROWS = [
 
 def test_json_has_the_promised_keys_and_names_the_machine():
     told = json.loads(
-        json.dumps(to_json(ROWS, Workload("flash", "causal", 64, threads=2), repeats=3))
+        json.dumps(to_json(ROWS, AttentionWorkload("flash", "causal", 64, threads=2), repeats=3))
     )
     assert set(told["rows"][0]) == {"kernel", "pattern", "length", "pass", "seconds", "peak_bytes"}
     assert told["machine"]["torch"] == torch.__version__ and told["machine"]["threads"] == 2
@@ -121,29 +124,29 @@ def test_json_has_the_promised_keys_and_names_the_machine():
 
 
 def test_the_table_has_a_line_for_each_kernel_pattern_and_length():
-    assert report.table(ROWS) == [
+    assert plots.attention_table(ROWS) == [
         ["flash", "causal", 256, 0.1, 0.1, 0.256],
         ["flash", "causal", 64, 0.01, 0.01, 0.064],
     ]
-    assert len(report.COLUMNS) == 6
+    assert len(plots.ATTENTION_COLUMNS) == 6
 
 
 def test_a_plot_has_a_line_for_each_kernel_and_pattern(tmp_path):
-    other = [Row("sparse", "window", row.length, row.passed, 0.02, 5) for row in ROWS]
+    other = [AttentionRow("sparse", "window", row.length, row.passed, 0.02, 5) for row in ROWS]
     path = tmp_path / "rows.svg"
-    report.plot([*ROWS, *other], path)
+    plots.plot_attention([*ROWS, *other], path)
     drawn = path.read_text()
     assert drawn.lstrip().startswith("<?xml") and len(drawn) > 1000
-    lengths = [row.length for row in report.series_of(ROWS)["flash", "causal"]]
+    lengths = [row.length for row in plots.attention_series(ROWS)["flash", "causal"]]
     assert lengths == [64, 256]
 
 
 def test_a_plot_of_an_unknown_format_is_refused(tmp_path):
     with pytest.raises(UsageError, match="rows.xyz.*ends in .png"):
-        report.plot(ROWS, tmp_path / "rows.xyz")
+        plots.plot_attention(ROWS, tmp_path / "rows.xyz")
 
 
 def test_a_plot_without_matplotlib_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(UsageError, match=r"weft\[bench\]"):
-        report.plot(ROWS, tmp_path / "rows.png")
+        plots.plot_attention(ROWS, tmp_path / "rows.png")

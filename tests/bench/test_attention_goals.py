@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weft.bench.attention import Workload, make_inputs, peaks, run
+from weft.bench.attention import AttentionWorkload, make_inputs, peaks, run
 from weft.bench.measure import in_children
 from weft.core.kv_spec import DenseView
 from weft.nn.attention.base import AttentionCall
@@ -23,10 +23,10 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-def best(tasks: list[Workload], rounds: int) -> list[float]:
+def best(tasks: list[AttentionWorkload], rounds: int) -> list[float]:
     """The least seconds of each task, in turns: what else runs on the machine only adds. Short
     tasks take more turns, until they ran about as long as the long ones."""
-    run(Workload("sparse", "window", 1024))
+    run(AttentionWorkload("sparse", "window", 1024))
     found: list[list[float]] = [[] for _ in tasks]
     for _ in range(rounds):
         for seconds, task in zip(found, tasks, strict=True):
@@ -37,9 +37,9 @@ def best(tasks: list[Workload], rounds: int) -> list[float]:
 
 def test_a_window_is_eight_times_faster_than_full_attention_and_linear_in_the_length():
     tasks = [
-        Workload("flash", "causal", LONG),
-        Workload("sparse", "window", LONG),
-        Workload("sparse", "window", SHORT),
+        AttentionWorkload("flash", "causal", LONG),
+        AttentionWorkload("sparse", "window", LONG),
+        AttentionWorkload("sparse", "window", SHORT),
     ]
     full, window, short_window = best(tasks, rounds=3)
     assert full >= 8 * window, f"full {full:.2f} s, window {window:.2f} s"
@@ -49,13 +49,13 @@ def test_a_window_is_eight_times_faster_than_full_attention_and_linear_in_the_le
 @pytest.mark.parametrize("kernel", ["flash", "sparse"])
 def test_peak_memory_is_linear_in_the_length(kernel):
     pattern = "causal" if kernel == "flash" else "window"
-    tasks = [Workload(kernel, pattern, length) for length in (SHORT, LONG)]
+    tasks = [AttentionWorkload(kernel, pattern, length) for length in (SHORT, LONG)]
     (_, short), (_, long) = in_children(tasks, peaks)
     assert long <= 5 * short, f"{long / 1e6:.0f} MB, {short / 1e6:.0f} MB at a quarter"
 
 
 def test_flash_equals_the_reference_where_the_reference_fits():
-    q, k, v, _ = make_inputs(Workload("flash", "causal", 2048))
+    q, k, v, _ = make_inputs(AttentionWorkload("flash", "causal", 2048))
     found, expected = (
         KERNELS[name](AttentionCall(q, DenseView(k, v), Causal()))
         for name in ("flash", "reference")

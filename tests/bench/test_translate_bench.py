@@ -8,11 +8,10 @@ import pytest
 
 from tests.bench.shapes import MARIAN, own_cache
 from tests.engine.tiny import LINES, tiny_folder
-from weft.bench.peers.forms import in_form
-from weft.bench.peers.systems import WEFT
+from weft.bench.peers.systems import WEFT, model_in_format
 from weft.bench.peers.transformers import System as Transformers
 from weft.bench.peers.weft import System as Weft
-from weft.bench.translate import Plan, measure
+from weft.bench.translate import TranslationBench, measure
 from weft.core.errors import ConfigError, UsageError
 
 
@@ -31,7 +30,9 @@ def lines(tmp_path: Path) -> Path:
 
 def test_rows_count_sentences_and_target_tokens(model: Path, lines: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    plan = Plan(str(model), lines, 3, (1, 4), peers=tmp_path / "none", repeats=2, threads=1)
+    plan = TranslationBench(
+        str(model), lines, 3, (1, 4), peers=tmp_path / "none", repeats=2, threads=1
+    )
     found = measure(plan, said.append)
     assert [(row["workload"], row["system"]) for row in found["rows"]] == [
         ("greedy", WEFT),
@@ -50,8 +51,11 @@ def test_rows_count_sentences_and_target_tokens(model: Path, lines: Path, tmp_pa
 
 def test_transformers_translates_what_weft_translates(model: Path, lines: Path) -> None:
     """The peer's own file, on the folder that it would be given."""
-    sources = Plan(str(model), lines, 3).sources()
-    ours, theirs = Weft(str(model), 1, 40), Transformers(str(in_form(model, "hf", print)), 1, 40)
+    sources = TranslationBench(str(model), lines, 3).sources()
+    ours, theirs = (
+        Weft(str(model), 1, 40),
+        Transformers(str(model_in_format(model, "hf", print)), 1, 40),
+    )
     for beam in (1, 3):
         expected = ours.translate(sources, beam, 12)
         assert theirs.translate(sources, beam, 12) == expected
@@ -61,14 +65,14 @@ def test_transformers_translates_what_weft_translates(model: Path, lines: Path) 
 def test_a_model_of_another_shape_is_told_what_to_train_with(tmp_path: Path, lines: Path) -> None:
     other = tiny_folder(tmp_path / "other")
     with pytest.raises(UsageError, match=r"not a marian: .* --set model.head.bias=true"):
-        measure(Plan(str(other), lines), print)
+        measure(TranslationBench(str(other), lines), print)
 
 
 def test_what_cannot_be_measured_is_refused(model: Path, lines: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="llama.cpp does not translate. Choose from: weft, "):
-        measure(Plan(str(model), lines, systems=["llama.cpp"]), print)
+        measure(TranslationBench(str(model), lines, systems=["llama.cpp"]), print)
     with pytest.raises(ConfigError, match="'ctranslate' is not a known system"):
-        measure(Plan(str(model), lines, systems=["ctranslate"]), print)
+        measure(TranslationBench(str(model), lines, systems=["ctranslate"]), print)
     decoder = str(tiny_folder(tmp_path / "decoder", "decoder"))
     with pytest.raises(UsageError, match="of kind decoder: bench translate needs"):
-        measure(Plan(decoder, lines), print)
+        measure(TranslationBench(decoder, lines), print)

@@ -1,8 +1,9 @@
 """Attention kernels over patterns and lengths: workloads -> rows of seconds and peak extra bytes.
 
-Batch 1, float32, self-attention; the mask is made anew in every run, so that what a kernel derives
-from it is part of its time. "forward" includes keeping what the way back needs; "forward+backward"
-adds the gradients of q, k and v. Extra bytes are those beyond the inputs and include the results.
+Batch 1, float32, self-attention; the mask is created in every run, so that what a kernel derives
+from it is part of its time. "forward" includes saving what the backward pass needs;
+"forward+backward" adds the gradients of q, k and v. Extra bytes are those beyond the inputs and
+include the results.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.bench.measure import in_children, in_turns, machine, peak_bytes
+from weft.bench.measure import in_children, machine, measure_alternately, peak_bytes
 from weft.core.errors import UsageError
 from weft.core.kv_spec import DenseView
 from weft.core.registry import pick
@@ -35,13 +36,13 @@ PATTERNS: dict[str, Callable[[int], MaskBase]] = {
 """Window 256; the same with gaps of 4; stride 128; 16 global tokens; documents of 700 tokens."""
 
 PASSES = ("forward", "forward+backward")
-MOST_SCORES = 2**25
-"""Scores (heads x length x length) up to which the reference runs: it holds several copies."""
+MAX_SCORES = 2**25
+"""Scores (heads x length x length) up to which the reference runs: it allocates several copies."""
 
 
 @dataclass(frozen=True)
-class Workload:
-    """One kernel on one pattern and length; the same seed gives the same numbers."""
+class AttentionWorkload:
+    """One kernel on one pattern and length; the same seed gives the same inputs."""
 
     kernel: str
     pattern: str
@@ -54,11 +55,11 @@ class Workload:
     @property
     def fits(self) -> bool:
         """Whether it can run in ordinary memory."""
-        return self.kernel != "reference" or self.heads * self.length**2 <= MOST_SCORES
+        return self.kernel != "reference" or self.heads * self.length**2 <= MAX_SCORES
 
 
 @dataclass(frozen=True)
-class Row:
+class AttentionRow:
     """One measurement."""
 
     kernel: str
@@ -74,8 +75,8 @@ class Row:
 
 def workloads(
     kernels: Sequence[str], patterns: Sequence[str], lengths: Sequence[int], **sizes: int
-) -> list[Workload]:
-    """Every combination that fits; unknown names and lengths below 1 are refused."""
+) -> list[AttentionWorkload]:
+    """Every combination that fits; a UsageError for unknown names and lengths below 1."""
     for name in kernels:
         pick(KERNELS, name, "attention kernel")
     for name in patterns:
@@ -83,7 +84,9 @@ def workloads(
     for what, number in (*(("length", length) for length in lengths), *sizes.items()):
         if number < 1 and what != "seed":
             raise UsageError(f"{what} is {number}: it must be at least 1. Use a larger number.")
-    every = [Workload(k, p, n, **sizes) for n in lengths for p in patterns for k in kernels]
+    every = [
+        AttentionWorkload(k, p, n, **sizes) for n in lengths for p in patterns for k in kernels
+    ]
     fitting = [workload for workload in every if workload.fits]
     if not fitting:
         raise UsageError(
@@ -94,67 +97,77 @@ def workloads(
 
 
 def measure(
-    tasks: Sequence[Workload], repeats: int = 3, step: Callable[[int], None] = lambda amount: None
-) -> list[Row]:
+    tasks: Sequence[AttentionWorkload],
+    repeats: int = 3,
+    step: Callable[[int], None] = lambda amount: None,
+) -> list[AttentionRow]:
     """Two rows for each workload, one for each pass. `step(1)` is called after each run."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(tasks[0].threads)
-        run(Workload("flash", "causal", 64))  # the first call of a process pays for its threads
-        seconds = in_turns(tasks, run, repeats, step)
+        run(
+            AttentionWorkload("flash", "causal", 64)
+        )  # the first call of a process starts its threads
+        seconds = measure_alternately(tasks, run, repeats, step)
     finally:
         torch.set_num_threads(before)
-    return list(rows(tasks, seconds, counted(in_children(tasks, peaks), step)))
+    return list(rows(tasks, seconds, with_progress(in_children(tasks, peaks), step)))
 
 
-def counted(found: Iterable[Any], step: Callable[[int], None]) -> Iterable[Any]:
-    for one in found:
+def with_progress(results: Iterable[Any], step: Callable[[int], None]) -> Iterable[Any]:
+    for result in results:
         step(1)
-        yield one
+        yield result
 
 
 def rows(
-    tasks: Sequence[Workload], seconds: list[list[float]], memory: Iterable[Sequence[int]]
-) -> Iterable[Row]:
+    tasks: Sequence[AttentionWorkload], seconds: list[list[float]], memory: Iterable[Sequence[int]]
+) -> Iterable[AttentionRow]:
     for task, times, peaks in zip(tasks, seconds, memory, strict=True):
         for name, second, peak in zip(PASSES, times, peaks, strict=True):
-            yield Row(task.kernel, task.pattern, task.length, name, second, peak)
+            yield AttentionRow(task.kernel, task.pattern, task.length, name, second, peak)
 
 
-def run(workload: Workload, mark: Callable[[], float] = time.perf_counter) -> tuple[float, float]:
-    """How far `mark` has come after each pass: seconds for a clock, bytes for a memory gauge."""
+def run(
+    workload: AttentionWorkload, mark: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:
+    """The increase of `mark` after each pass: seconds of a clock, bytes of peak memory."""
     *inputs, dout = make_inputs(workload)
     kernel, mask = KERNELS[workload.kernel], PATTERNS[workload.pattern](workload.length)
     begin = mark()
     out, _ = kernel(AttentionCall(inputs[0], DenseView(*inputs[1:]), mask))
     middle = mark()
-    # held until the end: gradients are a result, and belong to the peak
+    # kept until the end: gradients are a result and part of the peak
     grads = torch.autograd.grad(out, inputs, dout)
     end = mark()
     assert len(grads) == 3, f"{len(grads)} gradients for q, k and v"
     return middle - begin, end - begin
 
 
-def peaks(workload: Workload) -> tuple[int, int]:
-    """Peak extra bytes of both passes. Only true in a process that has done nothing yet."""
+def peaks(workload: AttentionWorkload) -> tuple[int, int]:
+    """Peak extra bytes of both passes. Only valid in a new process."""
     torch.set_num_threads(workload.threads)
-    # what a first call sets up is not counted; of 64 tokens and fewer another kernel takes care
-    run(Workload(workload.kernel, workload.pattern, 96))
+    # setup of a first call is not counted; up to 64 tokens another kernel would be used
+    run(AttentionWorkload(workload.kernel, workload.pattern, 96))
     forward, both = run(workload, mark=peak_bytes)
     return int(forward), int(both)
 
 
-def make_inputs(workload: Workload) -> list[Tensor]:
-    """q, k and v, which need gradients, and the gradient of out."""
+def make_inputs(workload: AttentionWorkload) -> list[Tensor]:
+    """q, k and v, which require gradients, and the gradient of out."""
     generator = torch.Generator().manual_seed(workload.seed)
     shape = (1, workload.length, workload.heads, workload.head_size)
-    made = [torch.randn(shape, generator=generator) for _ in range(4)]
-    return [*(x.requires_grad_() for x in made[:3]), made[3]]
+    tensors = [torch.randn(shape, generator=generator) for _ in range(4)]
+    return [*(x.requires_grad_() for x in tensors[:3]), tensors[3]]
 
 
-def to_json(rows: Sequence[Row], task: Workload, repeats: int) -> dict[str, Any]:
-    """The rows, and everything that one needs to measure them again."""
+def to_json(rows: Sequence[AttentionRow], task: AttentionWorkload, repeats: int) -> dict[str, Any]:
+    """The rows, and everything needed to reproduce them."""
     sizes = {"batch": 1, "heads": task.heads, "head_size": task.head_size, "dtype": "float32"}
     settings = {**sizes, "repeats": repeats, "seed": task.seed}
-    described = {**machine(), "threads": task.threads}
-    return {"rows": [row.to_dict() for row in rows], "settings": settings, "machine": described}
+    machine_info = {**machine(), "threads": task.threads}
+    return {
+        "rows": [row.to_dict() for row in rows],
+        "settings": settings,
+        "machine": machine_info,
+    }

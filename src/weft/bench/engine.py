@@ -1,14 +1,14 @@
-"""The engine's speed: workloads by name and seed, through Weft and its peers -> rows and ratios.
+"""Engine speed: workloads by name and seed, run by Weft and its peers -> rows and ratios.
 
-    decode     one stream: new tokens a second
-    prefill    one long prompt: its tokens a second until the first new one
-    shared     32 requests with one beginning: new tokens a second
-    distinct   32 requests with nothing in common: the prefix cache against none
-    tree, mixed, waiting       the scheduler alone, see scheduling.py
+    decode     one stream: new tokens per second
+    prefill    one long prompt: its tokens per second until the first new token
+    shared     32 requests with a common prefix: new tokens per second
+    distinct   32 requests with nothing in common: with and without the prefix cache
+    tree, mixed, waiting       the scheduler without a model, see scheduling.py
 
 Prompts are random ids, new ones in every round, the same for every system; greedy, and no token
-ends a text. Differs from benchmarks of servers: no HTTP and no texts, so that nothing but the
-engines is compared.
+ends a text. Unlike benchmarks of servers there is no HTTP and no text, so that only the engines are
+compared.
 """
 
 from __future__ import annotations
@@ -20,29 +20,36 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from weft.bench import scheduling, turns
-from weft.bench.goals import Goal
-from weft.bench.peers.peer import Peer
-from weft.bench.peers.systems import INT8, SYSTEMS, WEFT, WITHOUT_CACHE, Say, started
+from weft.bench import scheduling
+from weft.bench.comparison import BenchResults, Goal, Responses, run_rounds
+from weft.bench.peers.systems import (
+    INT8,
+    SYSTEMS,
+    WEFT,
+    WITHOUT_CACHE,
+    Peer,
+    Report,
+    start_systems,
+)
 from weft.checkpoint.formats import describe
 from weft.core.errors import UsageError
 from weft.core.registry import pick
 
 
 @dataclass(frozen=True)
-class Workload:
-    """Prompts of `shared_len + own_len` tokens and what is to follow them."""
+class EngineWorkload:
+    """Requests with prompts of `shared_len + own_len` tokens."""
 
     own_len: int
     new_tokens: int
     num_requests: int = 1
     shared_len: int = 0
     counted: Literal["new", "prompt"] = "new"
-    """Which tokens its rate counts."""
-    is_own: bool = False
-    """Only Weft's: with the prefix cache and without."""
-    patience: int = 1
-    """So many times the rounds, where a small difference is looked for."""
+    """Which tokens are counted for the rate."""
+    weft_only: bool = False
+    """Run by Weft alone, with and without the prefix cache."""
+    round_factor: int = 1
+    """Multiplies the rounds, where a small difference is to be found."""
 
     @property
     def length(self) -> int:
@@ -50,11 +57,11 @@ class Workload:
 
     @property
     def num_counted(self) -> int:
-        one = self.new_tokens if self.counted == "new" else self.shared_len + self.own_len
-        return one * self.num_requests
+        prompt_len = self.shared_len + self.own_len
+        return self.num_requests * (self.new_tokens if self.counted == "new" else prompt_len)
 
-    def scaled(self, scale: float) -> Workload:
-        """The same with lengths that many times as long."""
+    def scaled(self, scale: float) -> EngineWorkload:
+        """The same workload with lengths multiplied by `scale`."""
 
         def times(length: int) -> int:
             return max(min(length, 1), round(length * scale))
@@ -63,35 +70,37 @@ class Workload:
         return replace(self, own_len=own, new_tokens=new, shared_len=shared)
 
     def prompts(self, vocab_size: int, seed: int) -> list[list[int]]:
-        """Random ids; low ones are left out, as special tokens lie there."""
+        """Random ids, without low ones, which are often special tokens."""
         rng = random.Random(seed)
         ids = range(min(100, vocab_size // 2), vocab_size)
         shared = rng.choices(ids, k=self.shared_len)
         return [shared + rng.choices(ids, k=self.own_len) for _ in range(self.num_requests)]
 
-    def suits(self, name: str) -> bool:
-        """Whether a system takes part."""
-        if self.is_own or name == WITHOUT_CACHE:
-            return self.is_own and name in (WEFT, WITHOUT_CACHE)
+    def includes(self, name: str) -> bool:
+        """Whether a system runs this workload."""
+        if self.weft_only or name == WITHOUT_CACHE:
+            return self.weft_only and name in (WEFT, WITHOUT_CACHE)
         return ("batch" if self.num_requests > 1 else "stream") in SYSTEMS[name].skills
 
 
 WORKLOADS = {
-    # a prompt of one token costs what any other step does: nothing but decoding is measured
-    "decode": Workload(own_len=1, new_tokens=128),
-    "prefill": Workload(own_len=1024, new_tokens=1, counted="prompt"),
-    "shared": Workload(own_len=16, new_tokens=64, num_requests=32, shared_len=660),
-    "distinct": Workload(own_len=96, new_tokens=32, num_requests=32, is_own=True, patience=3),
+    # a prompt of one token costs as much as a decode step: only decoding is measured
+    "decode": EngineWorkload(own_len=1, new_tokens=128),
+    "prefill": EngineWorkload(own_len=1024, new_tokens=1, counted="prompt"),
+    "shared": EngineWorkload(own_len=16, new_tokens=64, num_requests=32, shared_len=660),
+    "distinct": EngineWorkload(
+        own_len=96, new_tokens=32, num_requests=32, weft_only=True, round_factor=3
+    ),
 }
 
-DRY: dict[str, Callable[[int], list[dict[str, Any]]]] = {
+SCHEDULER_WORKLOADS: dict[str, Callable[[int], list[dict[str, Any]]]] = {
     "tree": scheduling.tree,
     "mixed": scheduling.mixed,
     "waiting": scheduling.waiting,
 }
-"""Measured without a model: a seed -> rows."""
+"""Run without a model: a seed -> rows."""
 
-NAMES = (*WORKLOADS, *DRY)
+NAMES = (*WORKLOADS, *SCHEDULER_WORKLOADS)
 
 GOALS = (
     *(Goal(f"decode: {name}/llama.cpp", 1.0) for name in (WEFT, INT8)),
@@ -100,13 +109,13 @@ GOALS = (
     Goal(f"distinct: weft/{WITHOUT_CACHE}", 0.99),
     Goal("tree: hits/optimal order's", 0.95),
     Goal("mixed: rows with tokens/rows held", 0.96),
-    Goal("waiting: milliseconds a plan", 1.0, is_most=True),
+    Goal("waiting: milliseconds a plan", 1.0, is_maximum=True),
 )
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is measured, and how."""
+class EngineBench:
+    """Settings of a benchmark."""
 
     model: str
     workloads: Sequence[str] = NAMES
@@ -117,44 +126,46 @@ class Plan:
     seed: int = 0
     scale: float = 1.0
 
-    def chosen(self) -> dict[str, Workload]:
-        """The workloads that need a model, at their size."""
+    def model_workloads(self) -> dict[str, EngineWorkload]:
+        """The selected workloads that need a model, scaled."""
         for name in self.workloads:
             pick(dict.fromkeys(NAMES), name, "workload")
         named = [name for name in self.workloads if name in WORKLOADS]
         return {name: WORKLOADS[name].scaled(self.scale) for name in named}
 
-    def names(self) -> list[str]:
-        """The systems that take part in any of them, Weft first."""
+    def system_names(self) -> list[str]:
+        """The systems that run any of the workloads, Weft first."""
         for name in self.systems:
             pick(SYSTEMS, name, "system")
-        wanted = dict.fromkeys([WEFT, WITHOUT_CACHE, *self.systems])
-        chosen = self.chosen().values()
-        return [name for name in wanted if any(one.suits(name) for one in chosen)]
+        names = dict.fromkeys([WEFT, WITHOUT_CACHE, *self.systems])
+        workloads = self.model_workloads().values()
+        return [name for name in names if any(one.includes(name) for one in workloads)]
 
 
-def measure(plan: Plan, say: Say) -> dict[str, Any]:
+def measure(bench: EngineBench, report: Report) -> dict[str, Any]:
     """{"rows", "ratios", "goals", "machine", "settings"}; see docs/bench.md."""
-    results = turns.Results()
-    chosen, names = plan.chosen(), plan.names()
-    if chosen:
-        max_len = max(one.length for one in chosen.values())
-        vocab_size = checked(plan.model, max_len)
-        with started(names, plan.model, plan.threads, max_len, plan.peers, say) as peers:
-            for name, workload in chosen.items():
-                found = run(name, workload, peers, plan, vocab_size, say)
-                results.add(name, found, workload.num_counted)
-    for name in plan.workloads:
-        if name in DRY:
-            say(f"{name}: the scheduler alone")
-            results.rows += DRY[name](plan.seed)
-    results.ratios |= best_peer(results.ratios) | scheduling.ratios(results.rows)
-    settings = {key: getattr(plan, key) for key in ("model", "repeats", "seed", "scale")}
-    return results.to_dict(GOALS, plan.threads, settings)
+    results = BenchResults()
+    workloads, names = bench.model_workloads(), bench.system_names()
+    if workloads:
+        max_len = max(workload.length for workload in workloads.values())
+        vocab_size = check_decoder(bench.model, max_len)
+        with start_systems(
+            names, bench.model, bench.threads, max_len, bench.peers, report
+        ) as peers:
+            for name, workload in workloads.items():
+                responses = run_workload(name, workload, peers, bench, vocab_size, report)
+                results.add(name, responses, workload.num_counted)
+    for name in bench.workloads:
+        if name in SCHEDULER_WORKLOADS:
+            report(f"{name}: the scheduler alone")
+            results.rows += SCHEDULER_WORKLOADS[name](bench.seed)
+    results.ratios |= best_peer_ratios(results.ratios) | scheduling.ratios(results.rows)
+    settings = {key: getattr(bench, key) for key in ("model", "repeats", "seed", "scale")}
+    return results.to_dict(GOALS, bench.threads, settings)
 
 
-def checked(model: str, length: int) -> int:
-    """The size of a decoder's vocabulary; a UsageError for a model that cannot run this."""
+def check_decoder(model: str, length: int) -> int:
+    """The vocabulary size of a decoder; a UsageError for a model that cannot run `length`."""
     config = describe(model).config
     if config.kind != "decoder":
         raise UsageError(
@@ -163,40 +174,40 @@ def checked(model: str, length: int) -> int:
         )
     if length > config.max_len:
         raise UsageError(
-            f"the longest request has {length} tokens, but {model} reaches {config.max_len}. "
+            f"the longest request has {length} tokens, but max_len of {model} is {config.max_len}. "
             f"Use --scale {config.max_len / length:.2f} or less, or another model."
         )
     return config.vocab_size
 
 
-def run(
+def run_workload(
     name: str,
-    workload: Workload,
+    workload: EngineWorkload,
     peers: dict[str, Peer],
-    plan: Plan,
+    bench: EngineBench,
     vocab_size: int,
-    say: Say,
-) -> turns.Found:
-    """One workload, all its rounds."""
-    taking_part = {system: peer for system, peer in peers.items() if workload.suits(system)}
-    rounds = plan.repeats * workload.patience
-    say(f"{name}: {', '.join(taking_part)}; rounds: {rounds}")
+    report: Report,
+) -> Responses:
+    """All rounds of one workload."""
+    included = {system: peer for system, peer in peers.items() if workload.includes(system)}
+    rounds = bench.repeats * workload.round_factor
+    report(f"{name}: {', '.join(included)}; rounds: {rounds}")
     requests = (
         {
             "do": "generate",
-            "prompts": workload.prompts(vocab_size, 1000 * plan.seed + number),
+            "prompts": workload.prompts(vocab_size, 1000 * bench.seed + number),
             "new_tokens": workload.new_tokens,
         }
         for number in count()
     )
-    return turns.in_rounds(taking_part, requests, rounds, say)
+    return run_rounds(included, requests, rounds, report)
 
 
-def best_peer(ratios: dict[str, float]) -> dict[str, float]:
+def best_peer_ratios(ratios: dict[str, float]) -> dict[str, float]:
     """Weft's prefill against the fastest of the others."""
     best: dict[str, float] = {}
-    for ours in (WEFT, INT8):
-        begin = f"prefill: {ours}/"
-        found = [value for name, value in ratios.items() if name.startswith(begin)]
-        best |= {f"{begin}best peer": min(found)} if found else {}
+    for weft in (WEFT, INT8):
+        prefix = f"prefill: {weft}/"
+        values = [value for name, value in ratios.items() if name.startswith(prefix)]
+        best |= {f"{prefix}best peer": min(values)} if values else {}
     return best

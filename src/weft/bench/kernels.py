@@ -1,8 +1,8 @@
-"""python -m weft.bench.kernels: how fast the compiled kernels are here, torch beside them.
+"""python -m weft.bench.kernels: speed of the compiled kernels on this machine, beside torch.
 
-Three tables: products at SmolLM2-135M's shapes, all matrices of one of its tokens, and attention
-over pages. What is compared runs in turns, and the median counts. On a machine with other work,
-`--threads 1 --busy` counts the processor's time of this thread alone, and the least of the repeats.
+Three tables: matrix products at SmolLM2-135M's shapes, all matrices of one of its tokens, and paged
+attention. What is compared runs alternately, and the median is reported. On a busy machine,
+`--threads 1 --busy` measures the processor time of this thread, and the minimum of the repeats.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from weft.native.packed import PackedMatrix
 from weft.nn.attention.paged_attention import paged_attention
 
 LAYER = ((576, 960), (576, 576), (576, 3072), (1536, 576))
-"""Inputs and outputs of a layer's products: Q, K and V together, out, gate and up, down."""
+"""Inputs and outputs of a layer's matrices: fused q, k, v; out; fused gate, up; down."""
 HEAD = (576, 49152)
 NUM_LAYERS = 30
 ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024)
@@ -36,34 +36,34 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024)
 
 @dataclass(frozen=True)
 class Clock:
-    """How seconds are counted."""
+    """How seconds are measured."""
 
     repeats: int
     is_busy: bool
 
     def seconds(self, tasks: Sequence[Callable[[], object]], longest: float = 1.0) -> list[float]:
-        """Of each task, run in turns; fewer repeats where one round takes long."""
+        """Seconds of each task, run alternately; fewer repeats if a round takes long."""
         now = time.thread_time if self.is_busy else time.perf_counter
-        found: list[list[float]] = [[] for _ in tasks]
+        rounds: list[list[float]] = [[] for _ in tasks]
         begin = time.perf_counter()
-        for turn in range(self.repeats + 1):
-            for times, task in zip(found, tasks, strict=True):
+        for number in range(self.repeats + 1):
+            for times, task in zip(rounds, tasks, strict=True):
                 start = now()
                 task()
                 times.append(now() - start)
-            if turn > 2 and time.perf_counter() - begin > longest:
+            if number > 2 and time.perf_counter() - begin > longest:
                 break
-        # the first round warms up
-        return [(min if self.is_busy else statistics.median)(times[1:]) for times in found]
+        # the first round is a warm-up
+        return [(min if self.is_busy else statistics.median)(times[1:]) for times in rounds]
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def random_weight(kind: Kind, inputs: int, outputs: int) -> PackedMatrix:
-    """A packed weight of random numbers, made in its packed form."""
+    """A packed matrix of random numbers."""
     library = native()
     assert library is not None, "there is no library to measure"
     width = library.panel_width
@@ -76,10 +76,10 @@ def random_weight(kind: Kind, inputs: int, outputs: int) -> PackedMatrix:
 
 
 def bench_products(clock: Clock, rows: Sequence[int]) -> None:
-    say("q8r, q4r: inputs rounded to 8 bits")
+    print_line("q8r, q4r: int8 activations")
     names = ("torch", *BITS, "q8r", "q4r")
-    told = (*(f"{name} ms" for name in names), *names)
-    say("inputs outputs rows " + " ".join(f"{name:>8}" for name in told) + " GFLOP/s")
+    columns = (*(f"{name} ms" for name in names), *names)
+    print_line("inputs outputs rows " + " ".join(f"{c:>8}" for c in columns) + " GFLOP/s")
     for inputs, outputs in (*LAYER, HEAD):
         weight_OI = torch.randn(outputs, inputs)
         packed = [random_weight(kind, inputs, outputs) for kind in BITS]
@@ -87,14 +87,14 @@ def bench_products(clock: Clock, rows: Sequence[int]) -> None:
         for num in rows:
             x = torch.randn(num, inputs)
             tasks = [partial(F.linear, x, weight_OI), *(partial(linear, x, p) for p in packed)]
-            found = clock.seconds(tasks)
-            times = " ".join(f"{t * 1e3:8.3f}" for t in found)
-            rates = " ".join(f"{2e-9 * num * inputs * outputs / t:8.1f}" for t in found)
-            say(f"{inputs:6} {outputs:7} {num:4} {times} {rates}")
+            seconds = clock.seconds(tasks)
+            times = " ".join(f"{t * 1e3:8.3f}" for t in seconds)
+            rates = " ".join(f"{2e-9 * num * inputs * outputs / t:8.1f}" for t in seconds)
+            print_line(f"{inputs:6} {outputs:7} {num:4} {times} {rates}")
 
 
 def bench_token(clock: Clock) -> None:
-    say(f"\none token: {NUM_LAYERS} x {LAYER} and {HEAD}, each weight read once")
+    print_line(f"\none token: {NUM_LAYERS} x {LAYER} and {HEAD}, each weight read once")
     each = [("f32", "f32", False), ("q8", "q8", False), ("q4", "q8", False)]
     for body, head, int8_activations in [*each, ("q8", "q8", True), ("q4", "q8", True)]:
         shapes = [(body, *shape) for shape in LAYER * NUM_LAYERS] + [(head, *HEAD)]
@@ -110,8 +110,8 @@ def bench_token(clock: Clock) -> None:
         num_bytes = sum(weight.num_bytes for weight in weights)
         speed = num_bytes / seconds / 1e9
         size = f"{num_bytes / 2**20:4.0f} MB"
-        told = f"layers {body}, head {head}{', inputs rounded' if int8_activations else ''}:"
-        say(f"  {told:34} {seconds * 1e3:7.2f} ms  {size}  {speed:5.1f} GB/s")
+        name = f"layers {body}, head {head}{', int8 activations' if int8_activations else ''}:"
+        print_line(f"  {name:34} {seconds * 1e3:7.2f} ms  {size}  {speed:5.1f} GB/s")
 
 
 def paged_case(
@@ -129,7 +129,9 @@ def paged_case(
 
 
 def bench_attention(clock: Clock) -> None:
-    say("\nattention over pages                                             ms  GFLOP/s   GB/s")
+    print_line(
+        "\npaged attention                                                  ms  GFLOP/s   GB/s"
+    )
     for name, H, view in (
         ("1 x 1,024 keys, 9 heads over 3 of 64", 9, paged_case(1, 1024, 1, False)),
         ("16 x 1,024 keys, each its own", 9, paged_case(16, 1024, 1, False)),
@@ -147,26 +149,28 @@ def bench_attention(clock: Clock) -> None:
         seen = len(q_NHC) * (int(layout.lengths_B[0]) - (new - 1) / 2)
         flops = 2e-9 * seen * H * (C + U) / seconds
         read = int(layout.lengths_B.sum()) * K * (C + (U if U == C else 0)) * 4e-9 / seconds
-        say(f"{name:60} {seconds * 1e3:9.3f} {flops:8.1f} {read:6.1f}")
+        print_line(f"{name:60} {seconds * 1e3:9.3f} {flops:8.1f} {read:6.1f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m weft.bench.kernels", description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--busy", action="store_true", help="count this thread's own time")
+    parser.add_argument(
+        "--busy", action="store_true", help="measure the processor time of this thread"
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--only", choices=("products", "token", "attention"))
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    clock = Clock(given.repeats, given.busy)
+    clock = Clock(options.repeats, options.busy)
     with torch.inference_mode():
-        if given.only in (None, "products"):
-            bench_products(clock, given.rows)
-        if given.only in (None, "token"):
+        if options.only in (None, "products"):
+            bench_products(clock, options.rows)
+        if options.only in (None, "token"):
             bench_token(clock)
-        if given.only in (None, "attention"):
+        if options.only in (None, "attention"):
             bench_attention(clock)
 
 

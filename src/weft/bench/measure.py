@@ -1,9 +1,9 @@
-"""How a number is measured: tasks -> medians, bytes, and the machine they were measured on.
+"""Measuring: tasks -> median seconds, peak bytes, and a description of the machine.
 
-Seconds: tasks run in turns, and the median of each counts, so that a slow minute of the machine
-hits all of them alike. Bytes: a fresh child process reads its own peak of resident memory before
-and after, which also counts what libraries allocate behind torch's back. Differs from a profiler:
-nothing runs beside what is measured.
+Seconds: tasks run alternately, and the median of each is used, so that a slow minute of the machine
+affects all of them alike. Bytes: a new child process reads its own peak of resident memory before
+and after, which includes what libraries allocate without torch. Unlike a profiler, nothing runs
+beside what is measured.
 """
 
 from __future__ import annotations
@@ -25,35 +25,37 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 PRELOADED = ["torch", "weft.bench.attention"]
-"""Imported once in the process that children are forked from."""
+"""Modules imported once in the process from which children are forked."""
 
 
-def in_turns(
+def measure_alternately(
     tasks: Sequence[Task],
     run: Callable[[Task], Sequence[float]],
     repeats: int,
     step: Callable[[int], None] = lambda amount: None,
 ) -> list[list[float]]:
-    """The medians of the numbers that `run` gives for each task, over `repeats` rounds."""
-    found: list[list[Sequence[float]]] = [[] for _ in tasks]
+    """For each task, the medians over `repeats` rounds of the numbers that `run` returns."""
+    results: list[list[Sequence[float]]] = [[] for _ in tasks]
     for _ in range(repeats):
         for index, task in enumerate(tasks):
-            found[index].append(run(task))
+            results[index].append(run(task))
             step(1)
-    return [[statistics.median(column) for column in zip(*rounds, strict=True)] for rounds in found]
+    return [
+        [statistics.median(column) for column in zip(*rounds, strict=True)] for rounds in results
+    ]
 
 
 def in_children(tasks: Sequence[Task], run: Callable[[Task], Result]) -> Iterator[Result]:
     """`run(task)` for each task in a process of its own, one at a time; `run` is importable."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    # a task per child: memory that an earlier task left behind would hide what the next one needs
+    # one task per child: memory left by an earlier task would hide what the next one needs
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as children:
         yield from children.map(run, tasks)
 
 
 def peak_bytes() -> int:
-    """The most resident memory that this process has ever had."""
+    """Peak resident memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -71,7 +73,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """The processor as it calls itself."""
+    """Model name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,12 +1,12 @@
-"""The scheduler alone, without a model: a seed -> rows of hit rates, of memory and of its own cost.
+"""The scheduler without a model: a seed -> rows of hit rates, memory use and its own cost.
 
-    tree      prompts that branch like a tree, in random order: prompt tokens found in the cache,
-              beside what the best possible order finds
-    mixed     conversations of many lengths: the share of rows in held pages that hold a token
-    waiting   1,000 requests in the queue: milliseconds that the plan of a step takes
+    tree      prompts that share prefixes like a tree, in random order: the prefix cache's hit rate,
+              and that of the best possible order
+    mixed     conversations of many lengths: the share of rows in allocated pages that have a token
+    waiting   1,000 waiting requests: milliseconds for the plan of a step
 
-The real scheduler, prefix cache and pages; where a model would choose tokens, chance does. Pages
-are as many as a gigabyte holds of SmolLM2-135M's rows in float32.
+The scheduler, prefix cache and pages are the real ones; sampled tokens are random. The number of
+pages is that of one gigabyte for SmolLM2-135M in float32.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ NUM_WAITING = 1000
 Rows = list[dict[str, Any]]
 
 
-class DryRun:
-    """A scheduler and its pages. Every sampled token is a random one."""
+class SchedulerRun:
+    """A scheduler with its pages and requests; sampled tokens are random."""
 
     def __init__(self, seed: int, prefix: str = "radix", max_running: int = 256) -> None:
         self.rng = random.Random(seed)
@@ -55,56 +55,58 @@ class DryRun:
         begin = time.perf_counter()
         plan = self.scheduler.schedule()
         self.plan_seconds += time.perf_counter() - begin
-        grown = {c.sequence_id: Appended(self.tokens(1)) for c in plan.chunks if c.num_samples}
+        appended = {c.sequence_id: Appended(self.tokens(1)) for c in plan.chunks if c.num_samples}
         begin = time.perf_counter()
-        self.scheduler.commit(plan, grown)
+        self.scheduler.commit(plan, appended)
         self.commit_seconds += time.perf_counter() - begin
 
-    def run(self, look: Callable[[], None] = lambda: None) -> None:
-        """To the end; `look` now and then while somebody waits."""
+    def run(self, observe: Callable[[], None] = lambda: None) -> None:
+        """Run to the end; `observe` is called every 8 steps while requests are waiting."""
         while not self.scheduler.is_idle:
             self.step()
             if self.scheduler.num_waiting and self.scheduler.statistics.steps % 8 == 0:
-                look()
+                observe()
 
 
 def tree(seed: int) -> Rows:
     """400 requests: one of 8 instructions, one of its 6 documents, and a question."""
-    run = DryRun(seed)
+    run = SchedulerRun(seed)
     roots = [run.tokens(320) for _ in range(8)]
     branches = [root + run.tokens(160) for root in roots for _ in range(6)]
     for _ in range(400):
         run.add(run.rng.choice(branches) + run.tokens(run.rng.randint(8, 56)), 32)
     run.run()
-    found = run.scheduler.statistics
-    best = optimal_hits(run.requests, PAGE_SIZE) / found.prompt_tokens
-    row = {"hit_rate": found.hit_rate, "optimal_hit_rate": best}
+    stats = run.scheduler.statistics
+    best = optimal_hits(run.requests, PAGE_SIZE) / stats.prompt_tokens
+    row = {"hit_rate": stats.hit_rate, "optimal_hit_rate": best}
     return [{"workload": "tree", "system": WEFT, **row}]
 
 
 def mixed(seed: int, conversations: int = 300) -> Rows:
-    """Conversations of ShareGPT's lengths (mean 161 in, 338 out: Kwon 2023). Without the
-    prefix cache, only pages of those who run are held; with it, full ones stay behind too."""
+    """Conversations of ShareGPT's lengths (mean 161 in, 338 out: Kwon 2023). Without the prefix
+    cache only running requests have pages; with it, full pages of finished ones stay too."""
     systems = ((WITHOUT_CACHE, "none"), (WEFT, "radix"))
-    shares = {name: mixed_share(DryRun(seed, prefix), conversations) for name, prefix in systems}
+    shares = {
+        name: mixed_share(SchedulerRun(seed, prefix), conversations) for name, prefix in systems
+    }
     return [{"workload": "mixed", "system": name, "row_share": one} for name, one in shares.items()]
 
 
-def mixed_share(run: DryRun, conversations: int) -> float:
-    """The mean over the run, as long as somebody waits."""
+def mixed_share(run: SchedulerRun, conversations: int) -> float:
+    """The mean over the run, while requests are waiting."""
     shares: list[float] = []
     for _ in range(conversations):
-        # the logarithms are a normal distribution's, of width 1 around these means
+        # log-normal: the logarithms have these means and a standard deviation of 1
         lengths = [run.rng.lognormvariate(mean, 1.0) for mean in (4.58, 5.32)]
-        told, new = (min(2048, max(4, round(length))) for length in lengths)
-        run.add(run.tokens(told), new)
+        prompt_len, new_tokens = (min(2048, max(4, round(length))) for length in lengths)
+        run.add(run.tokens(prompt_len), new_tokens)
     run.run(lambda: shares.append(run.scheduler.state.row_share()))
     return sum(shares) / len(shares)
 
 
 def waiting(seed: int) -> Rows:
-    """64 running, 1,000 waiting; whoever is done is replaced by a new one."""
-    run = DryRun(seed, max_running=64)
+    """64 running and 1,000 waiting requests; finished ones are replaced by new ones."""
+    run = SchedulerRun(seed, max_running=64)
     heads = [run.tokens(300) for _ in range(20)]
 
     def fill() -> None:
@@ -132,13 +134,13 @@ def waiting(seed: int) -> Rows:
 
 
 def ratios(rows: Rows) -> dict[str, float]:
-    """What the goals speak of."""
-    found: dict[str, float] = {}
+    """The numbers that goals are defined for."""
+    values: dict[str, float] = {}
     for row in rows:
         if row["workload"] == "tree":
-            found["tree: hits/optimal order's"] = row["hit_rate"] / row["optimal_hit_rate"]
+            values["tree: hits/optimal order's"] = row["hit_rate"] / row["optimal_hit_rate"]
         if row["workload"] == "mixed" and row["system"] == WITHOUT_CACHE:
-            found["mixed: rows with tokens/rows held"] = row["row_share"]
+            values["mixed: rows with tokens/rows held"] = row["row_share"]
         if row["workload"] == "waiting":
-            found["waiting: milliseconds a plan"] = row["milliseconds"]
-    return found
+            values["waiting: milliseconds a plan"] = row["milliseconds"]
+    return values

@@ -1,12 +1,12 @@
-"""One recipe, trained again and again with one switch changed each time -> quality, time, cache.
+"""One recipe, trained repeatedly with one setting changed each time -> quality, time, cache.
 
     base                                     the recipe as it is
-    model.position.kind=alibi                the same with that one setting
+    model.position.kind=alibi                the same with this setting
     model.attention.kind=mla ...
 
-Every run has the same data, seed, steps and batches and goes into a folder of its own, so that a
-bench that was cut off goes on with the next switch. The cache is what one sequence of `context`
-tokens keeps: layers with a window keep only their window.
+Every run has the same data, seed, steps and batches and a folder of its own, so that an interrupted
+benchmark continues with the next setting. The cache is the KV cache of one sequence of max_len
+tokens; layers with a window keep only their window.
 """
 
 from __future__ import annotations
@@ -44,20 +44,18 @@ SWITCHES = (
     "model.attention.pattern.kind=window",
 )
 
-Watch = Callable[[str], None]
-
 
 @dataclass(frozen=True)
-class Row:
-    """What one switch gave."""
+class SwitchRow:
+    """The result of one setting."""
 
     switch: str
     loss: float
-    """Validation loss, in nats a token."""
+    """Validation loss, in nats per token."""
     seconds: float
     parameters: int
     cache_bytes: int
-    """Of one sequence of the model's full length, float32."""
+    """KV cache of one sequence of max_len tokens, float32."""
 
 
 def measure(
@@ -65,37 +63,38 @@ def measure(
     files: TrainingFiles,
     out: Path,
     switches: Sequence[str] = SWITCHES,
-    watch: Watch = lambda switch: None,
+    report: Callable[[str], None] = lambda switch: None,
 ) -> dict[str, Any]:
-    """Train each switch in OUT/name and collect the rows."""
+    """Train each setting in OUT/name and collect the rows. `report` is called before each run."""
     rows = []
     for switch in switches:
-        watch(switch)
-        rows.append(one(changed(recipe, switch), files, out / name_of(switch), switch))
+        report(switch)
+        run = out / run_name(switch)
+        rows.append(measure_switch(with_switch(recipe, switch), files, run, switch))
     return {"rows": [asdict(row) for row in rows], "machine": machine()}
 
 
-def changed(recipe: Recipe, switch: str) -> Recipe:
-    """The recipe with the one setting."""
+def with_switch(recipe: Recipe, switch: str) -> Recipe:
+    """The recipe with one setting changed."""
     if switch == "base":
         return recipe
     name, _, value = switch.partition("=")
     return recipe.with_changes({name: value})
 
 
-def name_of(switch: str) -> str:
+def run_name(switch: str) -> str:
     return switch.removeprefix("model.").replace("=", "-")
 
 
-def one(recipe: Recipe, files: TrainingFiles, out: Path, switch: str) -> Row:
+def measure_switch(recipe: Recipe, files: TrainingFiles, out: Path, switch: str) -> SwitchRow:
     scores = run_training(recipe, files, out)
     if "valid" not in scores:
         raise UsageError(
-            "there is no validation data to compare by. Give --valid, or set train.valid_share."
+            "there is no validation data to compare by. Use --valid, or set train.valid_share."
         )
     config = describe(out).config
     cost = cost_of(config)
-    return Row(
+    return SwitchRow(
         switch=switch,
         loss=scores["valid"]["loss"],
         seconds=scores["seconds"],
@@ -105,7 +104,7 @@ def one(recipe: Recipe, files: TrainingFiles, out: Path, switch: str) -> Row:
 
 
 def cache_bytes(config: ModelConfig) -> int:
-    """What a sequence of the model's full length keeps; the source is as long."""
+    """KV cache of a sequence of max_len tokens, with a source of the same length."""
     with torch.device("meta"):
         specs = build_model(config).kv_specs()
     length = config.max_len

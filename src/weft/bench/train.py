@@ -1,11 +1,12 @@
-"""Training speed: the same batches through Weft and its peers, in turns -> target tokens a second.
+"""Training speed: the same batches through Weft and its peers, alternately -> target tokens/s.
 
     weft     batch_loss, as `weft train` calls it
     marian   transformers' MarianMTModel, where transformers is installed
     torch    torch.nn.Transformer with embeddings and a tied output, as one would write it by hand
 
-All have the size of recipes/tiny.toml, dropout, label smoothing, clipping and torch's fused
-AdamW; a step is batch -> loss -> gradients -> new weights. Each runs in a process of its own.
+All have the size of recipes/tiny.toml, dropout, label smoothing, gradient clipping and torch's
+fused AdamW; a step is batch -> loss -> gradients -> updated weights. Each runs in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.bench.measure import in_turns, machine
+from weft.bench.measure import machine, measure_alternately
 from weft.core.registry import pick
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
@@ -40,8 +41,8 @@ Step = Callable[[Batch], None]
 
 
 @dataclass(frozen=True)
-class Workload:
-    """Sentences of Multi30k's lengths with random words."""
+class TrainingWorkload:
+    """Sentences of Multi30k's lengths with random tokens."""
 
     vocab_size: int = 9700
     batch_tokens: int = 4096
@@ -49,15 +50,15 @@ class Workload:
     seed: int = 0
 
     def batches(self) -> list[Batch]:
-        """A few batches, as `weft train` would cut them."""
+        """A few batches, formed as by `weft train`."""
         rng = np.random.default_rng(self.seed)
         target = np.clip(rng.lognormal(math.log(14), 0.33, 6000).round(), 4, 60).astype(int)
         source = np.clip((target * rng.normal(0.95, 0.12, 6000)).round(), 4, 60).astype(int)
         lengths = np.stack((source, target), axis=1)
-        chosen = batches(lengths, self.batch_tokens, self.seed)[: self.num_batches]
-        return [self.one(lengths[rows], rng) for rows in chosen]
+        rows_of_batches = batches(lengths, self.batch_tokens, self.seed)[: self.num_batches]
+        return [self.make_batch(lengths[rows], rng) for rows in rows_of_batches]
 
-    def one(self, lengths: Any, rng: np.random.Generator) -> Batch:
+    def make_batch(self, lengths: Any, rng: np.random.Generator) -> Batch:
         source_lengths_B, lengths_B = (torch.from_numpy(lengths[:, side]) for side in (0, 1))
         source_BS = self.words(len(lengths), int(source_lengths_B.max()), rng)
         ids_BT = self.words(len(lengths), int(lengths_B.max()), rng)
@@ -70,12 +71,12 @@ class Workload:
         return torch.from_numpy(rng.integers(1, self.vocab_size, (rows, length)))
 
 
-def real_tokens(batch: Batch) -> int:
+def num_target_tokens(batch: Batch) -> int:
     return int((batch.targets_BT != IGNORE).sum())
 
 
-def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Step:
-    """One training step of any system: its loss, then the same optimizer for all."""
+def make_step(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Step:
+    """A training step of any system: its loss, and the same optimizer for all."""
     optimizers = build_optimizers(model, OptimizerConfig(lr=1e-3))
     model.train()
 
@@ -89,7 +90,7 @@ def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Step:
     return step
 
 
-def weft_step(workload: Workload) -> Step:
+def weft_step(workload: TrainingWorkload) -> Step:
     config = ModelConfig(
         vocab_size=workload.vocab_size,
         width=WIDTH,
@@ -102,11 +103,13 @@ def weft_step(workload: Workload) -> Step:
         embedding={"tied": "all", "scale": True},
     )
     model = build_model(config)
-    rule = LossConfig(SMOOTHING)
-    return stepper(model, lambda batch: batch_loss(model, batch, rule) / real_tokens(batch))
+    loss_config = LossConfig(SMOOTHING)
+    return make_step(
+        model, lambda batch: batch_loss(model, batch, loss_config) / num_target_tokens(batch)
+    )
 
 
-def marian_step(workload: Workload) -> Step:
+def marian_step(workload: TrainingWorkload) -> Step:
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
@@ -140,11 +143,11 @@ def marian_step(workload: Workload) -> Step:
         ).logits
         return smoothed_loss(logits_BTV, batch.targets_BT)
 
-    return stepper(model, loss)
+    return make_step(model, loss)
 
 
-class HandMade(nn.Module):
-    """torch.nn.Transformer with what it lacks: words, sinusoidal positions and a tied output."""
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer with embeddings, sinusoidal positions and a tied output."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -153,11 +156,11 @@ class HandMade(nn.Module):
             WIDTH, HEADS, LAYERS, LAYERS, FEEDFORWARD, DROPOUT, batch_first=True
         )
         self.dropout = nn.Dropout(DROPOUT)
-        self.register_buffer("waves_SD", waves(256), persistent=False)
+        self.register_buffer("sinusoids_SD", sinusoids(256), persistent=False)
 
     def embed(self, ids_BT: Tensor) -> Tensor:
         x_BTD = self.words(ids_BT) * math.sqrt(WIDTH)
-        return self.dropout(x_BTD + self.get_buffer("waves_SD")[: ids_BT.shape[1]])
+        return self.dropout(x_BTD + self.get_buffer("sinusoids_SD")[: ids_BT.shape[1]])
 
     def forward(self, batch: Batch) -> Tensor:
         assert batch.source_BS is not None and batch.source_lengths_B is not None
@@ -174,15 +177,15 @@ class HandMade(nn.Module):
         return F.linear(x_BTD, self.words.weight)
 
 
-def torch_step(workload: Workload) -> Step:
-    model = HandMade(workload.vocab_size)
-    return stepper(model, lambda batch: smoothed_loss(model(batch), batch.targets_BT))
+def torch_step(workload: TrainingWorkload) -> Step:
+    model = TorchTransformer(workload.vocab_size)
+    return make_step(model, lambda batch: smoothed_loss(model(batch), batch.targets_BT))
 
 
-def waves(length: int) -> Tensor:
+def sinusoids(length: int) -> Tensor:
     """Sinusoidal positions (Vaswani 2017)."""
-    speeds = torch.exp(torch.arange(0, WIDTH, 2) * (-math.log(10000.0) / WIDTH))
-    angles = torch.arange(length)[:, None] * speeds
+    inv_freq = torch.exp(torch.arange(0, WIDTH, 2) * (-math.log(10000.0) / WIDTH))
+    angles = torch.arange(length)[:, None] * inv_freq
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
@@ -195,7 +198,7 @@ def smoothed_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     )
 
 
-SYSTEMS: dict[str, Callable[[Workload], Step]] = {
+SYSTEMS: dict[str, Callable[[TrainingWorkload], Step]] = {
     "weft": weft_step,
     "marian": marian_step,
     "torch": torch_step,
@@ -203,17 +206,17 @@ SYSTEMS: dict[str, Callable[[Workload], Step]] = {
 
 
 def installed() -> list[str]:
-    """The systems that can be measured here."""
+    """Systems that can be measured on this machine."""
     return [name for name in SYSTEMS if name != "marian" or find_spec("transformers")]
 
 
-def serve(pipe: Connection, name: str, workload: Workload, threads: int) -> None:
-    """A system in a process of its own: a round for every message, answered with its seconds."""
+def serve(pipe: Connection, name: str, workload: TrainingWorkload, threads: int) -> None:
+    """Run a system in this process: one round for every message, answered with its seconds."""
     torch.set_num_threads(threads)
     torch.manual_seed(workload.seed)
     step, work = pick(SYSTEMS, name, "system")(workload), workload.batches()
-    step(work[0])  # what only a first call pays is not counted
-    pipe.send(sum(real_tokens(batch) for batch in work))
+    step(work[0])  # a warm-up, not counted
+    pipe.send(sum(num_target_tokens(batch) for batch in work))
     while pipe.recv():
         begin = time.perf_counter()
         for batch in work:
@@ -221,10 +224,10 @@ def serve(pipe: Connection, name: str, workload: Workload, threads: int) -> None
         pipe.send(time.perf_counter() - begin)
 
 
-class Peer:
-    """The other end of `serve`."""
+class TrainingProcess:
+    """The parent's end of `serve`."""
 
-    def __init__(self, name: str, workload: Workload, threads: int) -> None:
+    def __init__(self, name: str, workload: TrainingWorkload, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, end = context.Pipe()
         arguments = (end, name, workload, threads)
@@ -244,7 +247,7 @@ class Peer:
 
 def measure(
     names: Sequence[str],
-    workload: Workload,
+    workload: TrainingWorkload,
     repeats: int,
     threads: int,
     step: Callable[[int], None] = lambda amount: None,
@@ -252,12 +255,12 @@ def measure(
     """{"rows": [{"system", "tokens_per_second"}], "ratios": {...}, "machine": {...}}."""
     for name in names:
         pick(SYSTEMS, name, "system")
-    peers = {name: Peer(name, workload, threads) for name in names}
-    found = in_turns(names, lambda name: [peers[name].round()], repeats, step)
-    tokens = peers[names[0]].tokens
-    for peer in peers.values():
-        peer.close()
-    speeds = {name: tokens / seconds[0] for name, seconds in zip(names, found, strict=True)}
+    processes = {name: TrainingProcess(name, workload, threads) for name in names}
+    medians = measure_alternately(names, lambda name: [processes[name].round()], repeats, step)
+    tokens = processes[names[0]].tokens
+    for process in processes.values():
+        process.close()
+    speeds = {name: tokens / seconds[0] for name, seconds in zip(names, medians, strict=True)}
     rows = [{"system": name, "tokens_per_second": speed} for name, speed in speeds.items()]
     ratios = {f"weft/{n}": speeds["weft"] / s for n, s in speeds.items() if n != "weft"}
     settings = {**vars(workload), "repeats": repeats, "tokens": tokens, "threads": threads}

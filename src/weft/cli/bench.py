@@ -65,7 +65,7 @@ def attention(
       weft bench attention --json --plot attention.png
     """
     from weft.bench import attention as work
-    from weft.bench import report
+    from weft.bench import plots
 
     sizes = {"heads": heads, "head_size": head_size, "threads": threads, "seed": seed}
     tasks = work.workloads(
@@ -79,9 +79,9 @@ def attention(
     if json:
         print_json(work.to_json(rows, tasks[0], repeats))
     else:
-        print_table(report.COLUMNS, report.table(rows))
+        print_table(plots.ATTENTION_COLUMNS, plots.attention_table(rows))
     if plot is not None:
-        report.plot(rows, plot)
+        plots.plot_attention(rows, plot)
         status(f"plot: {plot}")
 
 
@@ -110,7 +110,7 @@ def train(
 
     names = parse_words(systems) if systems else work.installed()
     names = ["weft", *(name for name in names if name != "weft")]
-    load = work.Workload(batch_tokens=batch_tokens, num_batches=batches, seed=seed)
+    load = work.TrainingWorkload(batch_tokens=batch_tokens, num_batches=batches, seed=seed)
     with progress(f"{len(names)} systems", len(names) * repeats) as step:
         results = work.measure(names, load, repeats, threads, step)
     if json:
@@ -222,7 +222,7 @@ def engine(
     """
     from weft.bench import engine as work
 
-    plan = work.Plan(
+    plan = work.EngineBench(
         model, parse_words(workloads), parse_words(systems), peers, repeats, threads, seed, scale
     )
     show(work.measure(plan, status), json, plot)
@@ -263,7 +263,9 @@ def translate(
     from weft.bench import translate as work
 
     widths = parse_integers(beams, "--beams", "1,5")
-    plan = work.Plan(model, source, limit, widths, parse_words(systems), peers, repeats, threads)
+    plan = work.TranslationBench(
+        model, source, limit, widths, parse_words(systems), peers, repeats, threads
+    )
     show(work.measure(plan, status), json, plot)
 
 
@@ -285,22 +287,22 @@ def install(
     Existing installations are kept. llama.cpp is compiled for this processor, which takes about
     ten minutes; all four need about six gigabytes.
     """
-    from weft.bench.peers.install import RECIPES, install_all
+    from weft.bench.peers.install import PEER_PACKAGES, install_all
 
-    if install_all(names or list(RECIPES), peers, status):
+    if install_all(names or list(PEER_PACKAGES), peers, status):
         raise typer.Exit(1)
 
 
 def show(results: dict[str, Any], json: bool, plot: Path | None) -> None:
     """Print results and goals, and plot the results."""
-    from weft.bench import bars
+    from weft.bench import plots
 
     if json:
         print_json(results)
     else:
-        print_table(*bars.table(results["rows"]))
+        print_table(*plots.system_table(results["rows"]))
         if results["goals"]:
-            print_table(*bars.goal_table(results["goals"]))
+            print_table(*plots.goal_table(results["goals"]))
     if plot is not None:
-        bars.plot(results["rows"], plot)
+        plots.plot_systems(results["rows"], plot)
         status(f"plot: {plot}")

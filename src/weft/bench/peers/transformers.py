@@ -1,4 +1,4 @@
-"""transformers as it is measured: float32, its own `generate`, prompts as one batch."""
+"""transformers as a measured system: float32, `generate`, all prompts in one batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import transformers
 
 BATCH = 64
-"""Sources that are translated together, of about the same length."""
+"""Batch size of translation; sources in a batch have similar lengths."""
 
 
 class System:
@@ -28,7 +28,7 @@ class System:
     def generate(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
         """Greedy, all prompts at once and of one length, no token ends a text."""
         ids_BT = torch.tensor(prompts)
-        told_BT = self.model.generate(
+        output_BT = self.model.generate(
             ids_BT,
             attention_mask=torch.ones_like(ids_BT),
             do_sample=False,
@@ -36,18 +36,18 @@ class System:
             max_new_tokens=new_tokens,
             eos_token_id=None,
         )
-        return told_BT[:, ids_BT.shape[1] :].tolist()
+        return output_BT[:, ids_BT.shape[1] :].tolist()
 
     @torch.inference_mode()
     def translate(self, sources: list[list[int]], beam: int, max_tokens: int) -> list[list[int]]:
         """The best translation of each source, batch by batch, longest first."""
-        order = sorted(range(len(sources)), key=lambda place: -len(sources[place]))
+        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
         outputs: list[list[int]] = [[] for _ in sources]
         for begin in range(0, len(order), BATCH):
-            places = order[begin : begin + BATCH]
-            found = self.translate_batch([sources[place] for place in places], beam, max_tokens)
-            for place, ids in zip(places, found, strict=True):
-                outputs[place] = ids
+            indices = order[begin : begin + BATCH]
+            batch = self.translate_batch([sources[i] for i in indices], beam, max_tokens)
+            for index, ids in zip(indices, batch, strict=True):
+                outputs[index] = ids
         return outputs
 
     def translate_batch(
@@ -58,7 +58,7 @@ class System:
         is_real_BS = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
         ids_BS = torch.full(is_real_BS.shape, config.pad_token_id)
         ids_BS[is_real_BS] = torch.tensor([token for source in sources for token in source])
-        told_BT = self.model.generate(
+        output_BT = self.model.generate(
             ids_BS,
             attention_mask=is_real_BS.long(),
             do_sample=False,
@@ -66,10 +66,10 @@ class System:
             length_penalty=1.0,
             early_stopping=beam > 1,
             max_new_tokens=max_tokens + 1,
-            # at its limit a sentence may only end, as in Weft
+            # as in Weft: at the limit only the end token is allowed
             forced_eos_token_id=config.eos_token_id,
         )
-        return [up_to(ids[1:], config.eos_token_id) for ids in told_BT.tolist()]
+        return [up_to(ids[1:], config.eos_token_id) for ids in output_BT.tolist()]
 
 
 def up_to(ids: list[int], end: int) -> list[int]:

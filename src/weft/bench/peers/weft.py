@@ -1,10 +1,10 @@
-"""Weft as it is measured: its engine, which deals in ids alone here, as all the others do.
+"""Weft as a measured system: its engine, with token ids in and out like the others.
 
-Every call has a salt of its own: what an earlier round left in the caches helps no later one. The
-cache's memory is taken before the first call, as vLLM and llama.cpp take theirs.
-Translation has two ways of using the cores, as CTranslate2's has: all of them in one engine, or an
-engine on each of them, in a process of its own. Both are tried on the first sources, for each width
-of beam, and the faster one is used.
+Every call has its own cache salt, so that no round benefits from the prefix cache of an earlier
+one. The memory of the KV cache is allocated before the first call, as in vLLM and llama.cpp.
+Translation can use the cores in two ways, as CTranslate2 can: all of them in one engine, or one
+engine per core, in a process of its own. Both are tried on the first sources for each beam width,
+and the faster one is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.engine.request import GenerationRequest
 from weft.engine.worker_pool import WorkerPool
 
 BATCH_TOKENS = 4096
-"""What `weft translate` computes in one step."""
+"""The token budget of `weft translate`."""
 NUM_TRIED = 256
 
 
@@ -65,20 +65,20 @@ class System:
     def translate(self, sources: list[list[int]], beam: int, max_tokens: int) -> list[list[int]]:
         """The best translation of each source, all at once."""
         if beam not in self.best:
-            self.best[beam] = self.faster(sources[:NUM_TRIED], beam, max_tokens)
+            self.best[beam] = self.fastest(sources[:NUM_TRIED], beam, max_tokens)
         self.note = self.best[beam]
-        return self.by(self.note, sources, beam, max_tokens)
+        return self.translate_by(self.note, sources, beam, max_tokens)
 
-    def faster(self, sources: list[list[int]], beam: int, max_tokens: int) -> str:
-        """The way that takes less time, each after a first try."""
+    def fastest(self, sources: list[list[int]], beam: int, max_tokens: int) -> str:
+        """The faster of the ways, each measured after a warm-up."""
         seconds: dict[str, float] = {}
         for name in [*self.ways, *self.ways]:
             begin = time.perf_counter()
-            self.by(name, sources, beam, max_tokens)
+            self.translate_by(name, sources, beam, max_tokens)
             seconds[name] = time.perf_counter() - begin
         return min(seconds, key=lambda name: seconds[name])
 
-    def by(
+    def translate_by(
         self, name: str, sources: list[list[int]], beam: int, max_tokens: int
     ) -> list[list[int]]:
         use = self.loaded.generation_config
