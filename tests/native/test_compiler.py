@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import subprocess
@@ -16,7 +15,6 @@ from weft.core.errors import UsageError
 from weft.native import compiler, library
 from weft.native.compiler import NATIVE, VARIANTS, Variant, is_intact, library_path
 from weft.native.library import native
-from weft.native.structs import PackedStruct
 
 TORCH_ONLY = """
 import torch
@@ -227,8 +225,3 @@ def test_a_library_links_no_openmp(tmp_path: Path) -> None:
 def native_path() -> Path:
     assert native() is not None
     return library_path()
-
-
-def test_a_structure_of_another_size_is_noticed() -> None:
-    with pytest.raises(AssertionError, match=f"{ctypes.sizeof(PackedStruct)} bytes here and 7"):
-        library.check_size(PackedStruct, 7)

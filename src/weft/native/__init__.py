@@ -1,10 +1,9 @@
 """The compiled library: fast on a CPU, and batch-invariant (a row's bits do not depend on the rows,
 the chunks of a prompt or the number of threads beside it).
 
-    csrc/                   the C++ sources
+    csrc/                   the C++ sources; weft_native.h is the ABI
     compiler.py             sources -> a library: prebuilt in wheels, or compiled at first use
     library.py              the library and its functions; None where there is none
-    structs.py              the structures of its functions
     packed.py               PackedMatrix: a weight in the order in which the product reads it
     kernels.py              products, norms, activations, dropout, top-k: tensors in, tensors out
     attention_kernels.py    paged attention; attention over short sequences with gradients

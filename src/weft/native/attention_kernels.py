@@ -7,7 +7,6 @@ versions, which need masks.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor
 
 from weft.core.kv_spec import PagedView, PageLayout
-from weft.native.library import native
-from weft.native.structs import PagedStruct, ShortStruct, StridedStruct
+from weft.native.library import check, native
+from weft.native.packed import address
 
 
 @dataclass(frozen=True)
@@ -51,16 +50,16 @@ def paged_attention(
     q_NHC = q_NHC if q_NHC.stride(2) == 1 else q_NHC.contiguous()
     assert k_PRKC.stride(3) == v_PRKU.stride(3) == 1, "the numbers of a head must be contiguous"
     out_NHU, lse_NH = q_NHC.new_empty(N, H, U), q_NHC.new_empty(N, H)
-    call = PagedStruct(
+    fields = (
         *(q_NHC.data_ptr(), k_PRKC.data_ptr(), v_PRKU.data_ptr()),
-        *(None if bias_HM is None else bias_HM.data_ptr(), out_NHU.data_ptr(), lse_NH.data_ptr()),
+        *(address(bias_HM), out_NHU.data_ptr(), lse_NH.data_ptr()),
         *layout_pointers(layout),
-        *(*k_PRKC.stride()[:3], *v_PRKU.stride()[:3], *q_NHC.stride()[:2]),
+        *(k_PRKC.stride()[:3], v_PRKU.stride()[:3], *q_NHC.stride()[:2]),
         *(len(layout.lengths_B), layout.table_BP.shape[1], H, K, C, U, R),
         *(params.is_causal, params.window or 0, 0 if bias_HM is None else bias_HM.shape[1]),
         *(params.zero_distance, torch.get_num_threads(), params.scale, params.softcap or 0.0),
     )
-    library.paged_attention(ctypes.addressof(call))
+    check(library.lib.weft_paged_attention(library.new("WeftPagedAttention*", fields)))
     return out_NHU, lse_NH
 
 
@@ -152,7 +151,7 @@ class NativeShortAttention(torch.autograd.Function):
         grads = empty_grads(q_BHTC, k_BHSC, v_BHSU)
         call = short_call(q_BHTC, k_BHSC, v_BHSU, ctx.scale)
         call.weights, call.dout = weights.data_ptr(), strided(dout)
-        call.dlse = None if dlse is None else dlse.data_ptr()
+        call.dlse = address(dlse)
         call.dq, call.dk, call.dv = (strided(x) for x in grads)
         run_short(call, is_backward=True)
         return *grads, None, None
@@ -169,9 +168,11 @@ def empty_grads(q_BHTC: Tensor, k_BHSC: Tensor, v_BHSU: Tensor) -> list[Tensor]:
     return [torch.empty(shape).transpose(1, 2) for shape in shapes]
 
 
-def short_call(q_BHTC: Tensor, k_BHSC: Tensor, v_BHSU: Tensor, scale: float) -> ShortStruct:
-    """The fields that forward and backward share."""
-    call = ShortStruct()
+def short_call(q_BHTC: Tensor, k_BHSC: Tensor, v_BHSU: Tensor, scale: float) -> Any:
+    """A WeftShortAttention with the fields that forward and backward share."""
+    library = native()
+    assert library is not None, "short attention needs the compiled library"
+    call = library.new("WeftShortAttention*")
     call.q, call.k, call.v = strided(q_BHTC), strided(k_BHSC), strided(v_BHSU)
     call.batch, call.heads, call.queries, call.head_size = q_BHTC.shape
     call.keys, call.value_size = v_BHSU.shape[-2:]
@@ -179,14 +180,15 @@ def short_call(q_BHTC: Tensor, k_BHSC: Tensor, v_BHSU: Tensor, scale: float) -> 
     return call
 
 
-def run_short(call: ShortStruct, is_backward: bool) -> None:
+def run_short(call: Any, is_backward: bool) -> None:
     library = native()
     assert library is not None, "short attention needs the compiled library"
-    library.short_attention(ctypes.addressof(call), is_backward)
+    check(library.lib.weft_short_attention(call, is_backward))
 
 
-def strided(x: Tensor) -> StridedStruct:
-    return StridedStruct(x.data_ptr(), *x.stride()[:3])
+def strided(x: Tensor) -> tuple[int, ...]:
+    """The fields of WeftStridedRows."""
+    return x.data_ptr(), *x.stride()[:3]
 
 
 def contiguous_rows(x: Tensor) -> Tensor:

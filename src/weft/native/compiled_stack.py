@@ -17,9 +17,7 @@ changes of the model. One thread at a time may call it: the structures are reuse
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_int64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,8 @@ from torch import Tensor
 from weft.core.kv_spec import PageLayout
 from weft.native.attention_kernels import layout_pointers
 from weft.native.kernels import TopK, norm
-from weft.native.library import native
+from weft.native.library import Native, check, native
+from weft.native.packed import address
 from weft.native.stack_weights import (
     AttentionWeights,
     LayerKV,
@@ -38,17 +37,7 @@ from weft.native.stack_weights import (
     PositionRows,
     RotaryTable,
     StackWeights,
-)
-from weft.native.structs import (
-    GreedyStruct,
-    LayerAtStruct,
-    LayerPassStruct,
-    LayerStruct,
-    NextCallStruct,
-    NextStruct,
-    NormStruct,
-    PagedStruct,
-    WordsStruct,
+    fields_of,
 )
 
 SINGLE_THREAD_WORK = 2**18
@@ -63,14 +52,14 @@ KEPT_SCRATCH_BYTES = 16 << 20
 
 
 class LayerGroup:
-    """Layers with the same mask, rotation and page layouts, which share a LayerPassStruct."""
+    """Layers with the same mask, rotation and page layouts, which share a WeftLayerPass."""
 
-    def __init__(self, layer: LayerWeights, kv: Sequence[LayerKV]) -> None:
+    def __init__(self, library: Native, layer: LayerWeights, kv: Sequence[LayerKV]) -> None:
         attention, cross = layer.attention, layer.cross
         self.rotary, self.group = attention.rotary, kv[attention.kv_index].group
         self.cross_group = None if cross is None else kv[cross.kv_index].group
-        self.struct = LayerPassStruct()
-        describe_pages(self.struct.own, attention, kv[attention.kv_index])
+        self.struct = library.new("WeftLayerPass*")
+        describe_pages(self.struct.self, attention, kv[attention.kv_index])
         if cross is not None:
             describe_pages(self.struct.cross, cross, kv[cross.kv_index])
 
@@ -82,17 +71,16 @@ class LayerGroup:
         )
         return layer.attention.rotary, *masks
 
-    def rotate(self, tables: Sequence[RotaryTable | None], positions: int | None) -> None:
+    def rotate(self, tables: Sequence[RotaryTable | None], positions: int) -> None:
         if self.rotary is not None:
             table = tables[self.rotary]
             assert table is not None, f"no cos and sin for rotation {self.rotary}"
-            self.struct.turns = table.struct(positions)
+            self.struct.rotary = table.fields(positions)
 
 
-def describe_pages(call: PagedStruct, attention: AttentionWeights, kv: LayerKV) -> None:
-    """The fields of attention over pages that do not change from call to call."""
-    (call.k_page, call.k_row, call.k_head, _) = kv.k_PRKC.stride()
-    (call.v_page, call.v_row, call.v_head, _) = kv.v_PRKC.stride()
+def describe_pages(call: Any, attention: AttentionWeights, kv: LayerKV) -> None:
+    """The fields of a WeftPagedAttention that do not change from call to call."""
+    call.k_stride, call.v_stride = kv.k_PRKC.stride()[:3], kv.v_PRKC.stride()[:3]
     (_, call.page_rows, call.key_heads, call.head_size) = kv.k_PRKC.shape
     call.value_size, call.heads = kv.v_PRKC.shape[3], attention.num_heads
     call.is_causal, call.window = attention.is_causal, attention.window or 0
@@ -103,24 +91,27 @@ class PlacedLayers:
     """Layers and the pages of their keys and values."""
 
     def __init__(
-        self, layers: Sequence[LayerWeights], structs: Sequence[LayerStruct], kv: Sequence[LayerKV]
+        self,
+        library: Native,
+        layers: Sequence[LayerWeights],
+        structs: Sequence[Any],
+        kv: Sequence[LayerKV],
     ) -> None:
-        self.array = (LayerAtStruct * len(layers))()
+        self.array = library.new("WeftPlacedLayer[]", len(layers))
         numbers: dict[tuple[object, ...], int] = {}
         self.groups: list[LayerGroup] = []
         for at, layer, struct in zip(self.array, layers, structs, strict=True):
             key = LayerGroup.key(layer, kv)
             if key not in numbers:
                 numbers[key] = len(self.groups)
-                self.groups.append(LayerGroup(layer, kv))
-            at.layer, at.group = ctypes.addressof(struct), numbers[key]
+                self.groups.append(LayerGroup(library, layer, kv))
+            at.layer, at.pass_index = struct, numbers[key]
             pages = kv[layer.attention.kv_index]
             at.k, at.v = pages.k_PRKC.data_ptr(), pages.v_PRKC.data_ptr()
             if layer.cross is not None:
                 pages = kv[layer.cross.kv_index]
                 at.cross_k, at.cross_v = pages.k_PRKC.data_ptr(), pages.v_PRKC.data_ptr()
-        addresses = (ctypes.addressof(group.struct) for group in self.groups)
-        self.passes = (c_void_p * len(self.groups))(*addresses)
+        self.passes = library.new("WeftLayerPass*[]", [group.struct for group in self.groups])
 
 
 class CompiledStack:
@@ -131,11 +122,11 @@ class CompiledStack:
         library = native()
         assert library is not None, "a compiled stack needs the native library"
         self.library, self.weights, self.kv = library, weights, kv
-        self.structs = [layer.struct() for layer in weights.layers]
+        self.structs = [library.new("WeftLayer*", layer.fields()) for layer in weights.layers]
         self.scratch_size = max(2 * layer.width + layer.inner_size for layer in weights.layers)
         self.layer_work = max(layer.width * layer.inner_size for layer in weights.layers)
         self.scratch = torch.empty(0, dtype=torch.float32, device="cpu")
-        self.placed = None if kv is None else PlacedLayers(weights.layers, self.structs, kv)
+        self.placed = None if kv is None else self.place(kv)
         self.decode_struct = None if self.placed is None else self.describe_decode(self.placed)
 
     def forward(
@@ -151,8 +142,7 @@ class CompiledStack:
         values into slots_N of each group. `kv`: scratch pages that all layers share."""
         placed = self.placed
         if kv is not None:
-            shared_kv = [kv] * len(self.structs)
-            placed = PlacedLayers(self.weights.layers, self.structs, shared_kv)
+            placed = self.place([kv] * len(self.structs))
         assert placed is not None, "this stack has no pages of its own: pass kv"
         x_ND, positions_N = x_ND.contiguous(), positions_N.contiguous()
         num_tokens, threads = len(x_ND), torch.get_num_threads()
@@ -161,15 +151,17 @@ class CompiledStack:
             self.prepare(group, num_tokens, threads, scratch)
             group.struct.slots = slots[group.group].data_ptr()
             group.rotate(position_rows.rotary, positions_N.data_ptr())
-            point_sorted(group.struct.own, layouts[group.group], threads)
+            point_sorted(group.struct.self, layouts[group.group], threads)
             if group.cross_group is not None:
                 point_sorted(group.struct.cross, layouts[group.cross_group], threads)
         y_ND, other_ND = torch.empty_like(x_ND), torch.empty_like(x_ND)
-        self.library.layers(
-            *(ctypes.addressof(placed.array), len(self.structs), placed.passes),
-            *(x.data_ptr() for x in (x_ND, y_ND, other_ND)),
-        )
+        addresses = (x.data_ptr() for x in (x_ND, y_ND, other_ND))
+        layers = (placed.array, len(self.structs), placed.passes)
+        check(self.library.lib.weft_layers(*layers, *addresses))
         return self.final_norm(y_ND)
+
+    def place(self, kv: Sequence[LayerKV]) -> PlacedLayers:
+        return PlacedLayers(self.library, self.weights.layers, self.structs, kv)
 
     def final_norm(self, x_ND: Tensor) -> Tensor:
         weights = self.weights.final_norm
@@ -213,14 +205,13 @@ class CompiledStack:
         ids_BK = torch.empty(num, k, dtype=torch.long, device="cpu")
         sums_B = torch.empty(num, dtype=torch.float64, device="cpu")
         scratch = self.prepare_decode(num, layouts, position_rows)
-        banned_ids, done = (c_int64 * len(banned))(*banned), c_int64()
-        call = self.decode_call(banned_ids, k)
-        call.ids, call.values = ids_B.data_ptr(), values_BK.data_ptr()
-        call.found, call.sums = ids_BK.data_ptr(), sums_B.data_ptr()
-        address = ctypes.addressof(self.decode_struct)  # type: ignore[arg-type]
-        self.library.next(address, ctypes.addressof(call), byref(done))
+        banned_ids = np.array(banned, dtype=np.int64)
+        results = (values_BK.data_ptr(), ids_BK.data_ptr(), sums_B.data_ptr())
+        fields = self.decode_fields(ids_B.data_ptr(), banned_ids, k, results)
+        step = self.library.new("WeftDecodeStep*", fields)
+        done = check(self.library.lib.weft_decode_step(self.decode_struct, step))
         del scratch
-        assert done.value == num, f"token {ids_B[done.value]} has no row in the word table"
+        assert done == num, f"token {ids_B[done]} has no row in the word table"
         return TopK(values_BK, ids_BK, sums_B)
 
     def greedy(
@@ -238,32 +229,33 @@ class CompiledStack:
         num = len(ids_B)
         tokens_BT = np.full((num, int(limits_B.max())), -1, dtype=np.int64)
         scratch = self.prepare_decode(num, layouts, position_rows)
-        banned_ids, done = (c_int64 * len(banned))(*banned), c_int64()
+        banned_ids = np.array(banned, dtype=np.int64)
         arrays = (ids_B, ends_B, limits_B, scores_B, tokens_BT)
-        struct = GreedyStruct(
-            *(self.decode_call(banned_ids, 1), num, self.greedy_batch(num, layouts)),
-            *(tokens_BT.shape[1], *(array.ctypes.data for array in arrays)),
+        fields = (
+            *(self.decode_fields(0, banned_ids, 1, (0, 0, 0)), num),
+            *(self.greedy_batch(num, layouts), tokens_BT.shape[1]),
+            *(array.ctypes.data for array in arrays),
         )
-        address = ctypes.addressof(self.decode_struct)  # type: ignore[arg-type]
-        self.library.greedy(address, ctypes.addressof(struct), byref(done))
+        call = self.library.new("WeftGreedy*", fields)
+        done = check(self.library.lib.weft_greedy(self.decode_struct, call))
         del scratch
-        assert done.value == num, "a token has no row in the word table"
+        assert done == num, "a token has no row in the word table"
         return tokens_BT
 
-    def describe_decode(self, placed: PlacedLayers) -> NextStruct | None:
-        """The structure of `top_k` and `greedy`; None without embedding or head."""
+    def describe_decode(self, placed: PlacedLayers) -> Any:
+        """The WeftDecoder of `top_k` and `greedy`; None without embedding or head."""
         embedding, head, last = self.weights.embedding, self.weights.head, self.weights.final_norm
         if embedding is None or head is None:
             return None
-        embedding_norm = NormStruct() if embedding.norm is None else embedding.norm.struct()
         words, has_norm = embedding.words, embedding.norm is not None
-        width = embedding.words.inputs
-        return NextStruct(
-            WordsStruct(words.address, None, embedding_norm, has_norm, width, embedding.scale),
-            *(ctypes.addressof(placed.array), len(self.structs)),
-            *(NormStruct() if last is None else last.struct(), last is not None),
-            *(head.linear.struct(), head.scale),
+        sizes = (has_norm, words.inputs, embedding.scale)
+        fields = (
+            (words.struct, 0, fields_of(embedding.norm), *sizes),
+            *(placed.array, len(self.structs)),
+            *(fields_of(last), last is not None),
+            *(head.linear.fields(), head.scale),
         )
+        return self.library.new("WeftDecoder*", fields)
 
     def prepare_decode(
         self, num: int, layouts: Mapping[int, PageLayout], position_rows: PositionRows
@@ -272,12 +264,12 @@ class CompiledStack:
         struct, placed = self.decode_struct, self.placed
         assert struct is not None and placed is not None, "this stack cannot decode"
         added_MD, threads = position_rows.added_MD, torch.get_num_threads()
-        struct.words.added = None if added_MD is None else added_MD.data_ptr()
+        struct.embedding.added = address(added_MD)
         scratch = self.scratch_for(num)
         for group in placed.groups:
             self.prepare(group, num, threads, scratch)
-            group.rotate(position_rows.rotary, None)
-            point(group.struct.own, layouts[group.group], threads)
+            group.rotate(position_rows.rotary, 0)
+            point(group.struct.self, layouts[group.group], threads)
             if group.cross_group is not None:
                 point(group.struct.cross, layouts[group.cross_group], threads)
         return scratch
@@ -289,12 +281,14 @@ class CompiledStack:
         is_small = num_tokens * self.layer_work < SINGLE_THREAD_WORK
         struct.threads = 1 if is_small else threads
 
-    def decode_call(self, banned: Any, k: int) -> NextCallStruct:
-        """The fields that all decode calls share. `banned`: an array of c_int64."""
+    def decode_fields(
+        self, ids: int, banned: NDArray[np.int64], k: int, results: tuple[int, int, int]
+    ) -> tuple[object, ...]:
+        """WeftDecodeStep. `results`: addresses of the values, the ids and the log-sum-exp."""
         assert self.placed is not None, "this stack cannot decode"
-        passes = self.placed.passes
-        addresses = (ctypes.addressof(passes), len(passes), None, ctypes.addressof(banned))
-        return NextCallStruct(*addresses, len(banned), k, threads=torch.get_num_threads())
+        passes, threads = self.placed.passes, torch.get_num_threads()
+        sizes = (len(banned), k)
+        return passes, len(passes), ids, banned.ctypes.data, *sizes, *results, threads
 
     def greedy_batch(self, num: int, layouts: Mapping[int, PageLayout]) -> int:
         """Sequences that run at a time, so that their keys and values stay in the caches."""
@@ -302,7 +296,7 @@ class CompiledStack:
         first = self.placed.groups[0]
         groups = [group for group in (first.group, first.cross_group) if group is not None]
         num_keys = sum(float(layouts[group].lengths_B.float().mean()) for group in groups)
-        call = first.struct.own
+        call = first.struct.self
         key_bytes = 4 * len(self.structs) * call.key_heads * (call.head_size + call.value_size)
         per_thread = max(1, int(CACHED_KV_BYTES / (num_keys * key_bytes)))
         return min(num, torch.get_num_threads() * per_thread)
@@ -318,14 +312,14 @@ class CompiledStack:
         return scratch
 
 
-def point_sorted(call: PagedStruct, layout: PageLayout, threads: int) -> None:
+def point_sorted(call: Any, layout: PageLayout, threads: int) -> None:
     """Let attention read a layout, sequences with shared pages next to each other."""
     (call.offsets, call.starts, call.lengths, call.table, call.order) = layout_pointers(layout)
     call.sequences, call.table_stride = layout.table_BP.shape
     call.threads = threads
 
 
-def point(call: PagedStruct, layout: PageLayout, threads: int) -> None:
+def point(call: Any, layout: PageLayout, threads: int) -> None:
     """Let a decode call read a layout; the library sorts the sequences."""
     parts = (layout.offsets, layout.starts_B, layout.lengths_B, layout.table_BP)
     assert all(part.dtype == torch.int32 and part.is_contiguous() for part in parts), layout

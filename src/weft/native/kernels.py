@@ -16,10 +16,8 @@ number of threads. Library and torch agree within rounding, not bit for bit.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_int64
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,9 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.registry import pick
-from weft.native.library import Native, native
-from weft.native.packed import PackedMatrix
-from weft.native.structs import NormStruct
+from weft.native.library import Native, check, native
+from weft.native.packed import PackedMatrix, address
 
 
 def is_inference_float32(x: Tensor) -> bool:
@@ -82,9 +79,9 @@ def native_linear(
         x = x.contiguous()
     stride = x.stride(0) if x.dim() == 2 else inputs
     y = x.new_empty((*x.shape[:-1], width))
-    bias = None if bias_O is None else bias_O.data_ptr()
+    addresses = (x.data_ptr(), address(bias_O), y.data_ptr())
     sizes = (x.numel() // inputs, stride, width, begin, end, torch.get_num_threads())
-    library.linear(matrix.address, x.data_ptr(), bias, y.data_ptr(), *sizes)
+    check(library.lib.weft_linear(matrix.struct, *addresses, *sizes))
     return y
 
 
@@ -112,11 +109,11 @@ def embedding_rows(matrix: PackedMatrix, ids: Tensor) -> Tensor:
     if not matrix.is_native:
         check_ids(ids, matrix.outputs)
         return matrix.data[ids]
-    library, ids, done = native(), ids.long().contiguous(), c_int64()
+    library, ids = native(), ids.long().contiguous()
     assert library is not None, "the matrix was packed for a library that is not there"
     rows = torch.empty((*ids.shape, matrix.inputs), dtype=torch.float32, device="cpu")
-    library.rows(matrix.address, ids.data_ptr(), ids.numel(), rows.data_ptr(), byref(done))
-    if done.value < ids.numel():
+    arguments = (matrix.struct, ids.data_ptr(), ids.numel(), rows.data_ptr())
+    if check(library.lib.weft_embedding_rows(*arguments)) < ids.numel():
         check_ids(ids, matrix.outputs)
     return rows
 
@@ -155,9 +152,10 @@ def norm(
         x = x.contiguous()
     stride = x.stride(0) if x.dim() == 2 else size
     y = x.new_empty(x.shape)
-    struct = norm_struct(weight_D, bias_D, kind=kind, eps=eps, unit_offset=unit_offset)
+    fields = norm_fields(weight_D, bias_D, kind=kind, eps=eps, unit_offset=unit_offset)
+    struct = library.new("WeftNorm*", fields)
     sizes = (x.numel() // size, size, stride, torch.get_num_threads())
-    library.norm(ctypes.addressof(struct), x.data_ptr(), y.data_ptr(), *sizes)
+    check(library.lib.weft_norm(struct, x.data_ptr(), y.data_ptr(), *sizes))
     return y
 
 
@@ -177,12 +175,12 @@ def is_contiguous_float32(x: Tensor) -> bool:
     return x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous()
 
 
-def norm_struct(
+def norm_fields(
     weight_D: Tensor, bias_D: Tensor | None, *, kind: str, eps: float, unit_offset: bool
-) -> NormStruct:
-    """What the library reads; valid while the tensors live."""
-    bias = None if bias_D is None else bias_D.data_ptr()
-    return NormStruct(weight_D.data_ptr(), bias, kind == "layernorm", eps, float(unit_offset))
+) -> tuple[object, ...]:
+    """The fields of a WeftNorm; valid while the tensors live."""
+    is_centered = kind == "layernorm"
+    return weight_D.data_ptr(), address(bias_D), is_centered, eps, float(unit_offset)
 
 
 def torch_norm(
@@ -248,9 +246,9 @@ def native_activation(library: Native, kind: int, x: Tensor, up: Tensor | None) 
     size = x.shape[-1]
     y = x.new_empty(x.shape)
     stride = x.stride(0) if is_strided else size
-    up_pointer = None if up is None else up.data_ptr()
+    addresses = (x.data_ptr(), address(up), y.data_ptr())
     sizes = (x.numel() // size, size, stride, torch.get_num_threads())
-    library.activate(kind, x.data_ptr(), up_pointer, y.data_ptr(), *sizes)
+    check(library.lib.weft_activation(kind, *addresses, *sizes))
     return y
 
 
@@ -300,7 +298,8 @@ def hash_dropout(x: Tensor, seed: int, threshold: int) -> Tensor:
     x = x.contiguous()
     y = torch.empty_like(x)
     scale, threads = 256 / (256 - threshold), torch.get_num_threads()
-    library.dropout(x.data_ptr(), y.data_ptr(), x.numel(), seed, threshold, scale, threads)
+    sizes = (x.numel(), seed, threshold, scale, threads)
+    check(library.lib.weft_dropout(x.data_ptr(), y.data_ptr(), *sizes))
     return y
 
 
@@ -356,7 +355,8 @@ def log_sum_exp(logits_NV: Tensor) -> Tensor:
         return torch_log_sum_exp(logits_NV)
     sums_N = torch.empty(N, dtype=torch.float64, device="cpu")
     stride, threads = logits_NV.stride(0), torch.get_num_threads()
-    library.log_sums(logits_NV.data_ptr(), N, V, stride, sums_N.data_ptr(), threads)
+    arguments = (logits_NV.data_ptr(), N, V, stride, sums_N.data_ptr(), threads)
+    check(library.lib.weft_log_sum_exp(*arguments))
     return sums_N
 
 
@@ -370,7 +370,7 @@ def top_k(logits_NV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values_NK = torch.empty(N, k, dtype=torch.float32, device="cpu")
     ids_NK = torch.empty(N, k, dtype=torch.long, device="cpu")
     results = (values_NK.data_ptr(), ids_NK.data_ptr(), torch.get_num_threads())
-    library.best(logits_NV.data_ptr(), N, V, logits_NV.stride(0), k, *results)
+    check(library.lib.weft_top_k(logits_NV.data_ptr(), N, V, logits_NV.stride(0), k, *results))
     return values_NK, ids_NK
 
 
@@ -385,11 +385,13 @@ def linear_top_k(
     values_NK = torch.empty(N, k, dtype=torch.float32, device="cpu")
     ids_NK = torch.empty(N, k, dtype=torch.long, device="cpu")
     sums_N = torch.empty(N, dtype=torch.float64, device="cpu")
-    library.head_best(
-        *(matrix.address, x_ND.data_ptr(), None if bias_V is None else bias_V.data_ptr()),
-        *(N, x_ND.stride(0), (c_int64 * len(banned))(*banned), len(banned), k),
+    banned_ids = np.array(banned, dtype=np.int64)
+    code = library.lib.weft_linear_top_k(
+        *(matrix.struct, x_ND.data_ptr(), address(bias_V), N, x_ND.stride(0)),
+        *(banned_ids.ctypes.data, len(banned_ids), k),
         *(values_NK.data_ptr(), ids_NK.data_ptr(), sums_N.data_ptr(), torch.get_num_threads()),
     )
+    check(code)
     return TopK(values_NK, ids_NK, sums_N)
 
 
@@ -435,7 +437,7 @@ def rdrop_loss_(
     targets_N = targets_N.long().contiguous()
     addresses = (one.data_ptr() for one in (logits_NV, others_NV, targets_N, losses_N))
     sizes = (*logits_NV.shape, smoothing, kl_weight, torch.get_num_threads())
-    library.agreement(*addresses, *sizes)
+    check(library.lib.weft_rdrop_loss(*addresses, *sizes))
     return losses_N
 
 
@@ -462,4 +464,5 @@ def copy_rows(pages: Tensor, copies_N3: NDArray[np.int64]) -> None:
         return
     size = pages.element_size()
     page, row = pages.stride(0) * size, pages.stride(1) * size
-    library.copy_rows(pages.data_ptr(), page, row, copies_N3.ctypes.data, len(copies_N3))
+    arguments = (pages.data_ptr(), page, row, copies_N3.ctypes.data, len(copies_N3))
+    check(library.lib.weft_copy_rows(*arguments))

@@ -1,75 +1,63 @@
-"""The compiled library -> its functions, with the structures they read; None where there is none.
+"""The native library as cffi loads it: its functions and structures; None where there is none.
 
-native() is a `Native`, found or built once a process; structs.py has the structures.
+csrc/weft_native.h is the only description of the ABI. Pointers to numbers are declared to cffi as
+uintptr_t, so that addresses of tensors are passed as plain integers (0: null) without a cast per
+argument. Structures are created by `Native.new`, from tuples in the order of their fields:
+
+    library = native()
+    norm = library.new("WeftNorm*", (weight.data_ptr(), 0, True, 1e-5, 0.0))
+    check(library.lib.weft_norm(norm, x.data_ptr(), y.data_ptr(), rows, size, stride, threads))
+
+A structure is freed with the Python object, and keeps nothing alive that it points to.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
 import os
-from collections.abc import Callable
-from ctypes import c_float, c_int64, c_void_p
+import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import cffi
 import torch  # noqa: F401  (its OpenMP library resolves the symbols of ours)
 
 from weft.core.errors import UsageError
-from weft.native.compiler import BuildError, IsaError, library_path
-from weft.native.structs import (
-    GreedyStruct,
-    LayerAtStruct,
-    LayerPassStruct,
-    LayerStruct,
-    NextCallStruct,
-    NextStruct,
-    NormStruct,
-    PackedStruct,
-    PagedStruct,
-    ShortStruct,
-)
+from weft.native.compiler import SOURCE_FOLDER, BuildError, IsaError, library_path
 
 log = logging.getLogger(__name__)
+
+HEADER = "weft_native.h"
+DECLARATIONS = re.compile(r"// ---- cffi: begin\n(.*)// ---- cffi: end\n", re.DOTALL)
+NUMBER_POINTER = re.compile(r"(const )?(void|char|float|double|uint16_t|int32_t|int64_t)\* ")
+OUT_OF_MEMORY = -1
+"""As in csrc/abi.h."""
 
 
 @dataclass(frozen=True)
 class Native:
-    """The functions of the library. Addresses are plain numbers."""
+    """The loaded library."""
 
-    linear: Callable[..., None]
-    """(weight, x, bias or None, y, rows, x_stride, y_stride, begin, end, threads)"""
-    paged_attention: Callable[[int], None]
-    """(address of a PagedStruct)"""
-    activate: Callable[..., None]
-    """(kind, x, up or None, y, rows, size, x_stride, threads)"""
-    short_attention: Callable[..., None]
-    """(address of a ShortStruct, 1 for the way back)"""
-    dropout: Callable[..., None]
-    """(x, y, count, seed, dropped of 256, scale, threads)"""
-    agreement: Callable[..., None]
-    """(logits of two passes, targets, losses, rows, size, smoothing, weight, threads)"""
-    log_sums: Callable[..., None]
-    """(rows, how many, size, stride, sums, threads)"""
-    best: Callable[..., None]
-    """(rows, how many, size, stride, count, values, ids, threads)"""
-    head_best: Callable[..., None]
-    """(weight, x, bias or None, rows, x_stride, banned ids, how many, count, values, ids, sums,
-    threads)"""
-    copy_rows: Callable[..., None]
-    """(pages, bytes of a page, of a row, triples of source, target and rows, how many)"""
-    norm: Callable[..., None]
-    """(address of a NormStruct, x, y, rows, size, x_stride, threads)"""
-    rows: Callable[..., None]
-    """(weight, ids, how many, y, a number for how many had a row)"""
-    layers: Callable[..., None]
-    """(LayerAtStructs, how many, addresses of LayerPassStructs, x, y, as much memory as y)"""
-    next: Callable[..., None]
-    """(address of a NextStruct, of a NextCallStruct, a number for how many ids had a row)"""
-    greedy: Callable[..., None]
-    """(address of a NextStruct, of a GreedyStruct, a number for how many lanes were done)"""
+    ffi: Any
+    lib: Any
+    """Its functions, e.g. lib.weft_linear(...): a number >= 0, or an error for `check`."""
     panel_width: int
-    """Outputs that lie side by side in a packed weight."""
+    """Number of outputs in a panel of a packed matrix."""
+
+    def new(self, ctype: str, fields: object = None) -> Any:
+        """A structure or array; fields that are not given are 0."""
+        return self.ffi.new(ctype, fields)
+
+
+def check(result: int) -> int:
+    """The result of a function of the library, unless it is an error."""
+    if result >= 0:
+        return result
+    if result == OUT_OF_MEMORY:
+        raise MemoryError("the native kernels ran out of memory. Use a smaller batch or model.")
+    raise RuntimeError(f"the native kernels failed with an unexpected C++ exception ({result}).")
 
 
 @functools.cache
@@ -78,7 +66,7 @@ def native() -> Native | None:
     if os.environ.get("WEFT_NATIVE") == "0":
         return None
     try:
-        return load(ctypes.CDLL(str(library_path())))
+        return load(library_path())
     except IsaError as error:
         raise UsageError(str(error)) from None
     except (BuildError, OSError) as error:
@@ -90,64 +78,15 @@ def native() -> Native | None:
         return None
 
 
-FUNCTIONS: dict[str, list[type]] = {
-    "linear": [*[c_void_p] * 4, *[c_int64] * 6],
-    "paged_attention": [c_void_p],
-    "activate": [c_int64, *[c_void_p] * 3, *[c_int64] * 4],
-    "short_attention": [c_void_p, c_int64],
-    "dropout": [*[c_void_p] * 2, *[c_int64] * 3, c_float, c_int64],
-    "agreement": [*[c_void_p] * 4, *[c_int64] * 2, *[c_float] * 2, c_int64],
-    "log_sums": [c_void_p, *[c_int64] * 3, c_void_p, c_int64],
-    "best": [c_void_p, *[c_int64] * 4, *[c_void_p] * 2, c_int64],
-    "head_best": [
-        *[c_void_p] * 3,
-        *[c_int64] * 2,
-        c_void_p,
-        c_int64,
-        c_int64,
-        *[c_void_p] * 3,
-        c_int64,
-    ],
-    "copy_rows": [c_void_p, *[c_int64] * 2, c_void_p, c_int64],
-    "norm": [*[c_void_p] * 3, *[c_int64] * 4],
-    "rows": [*[c_void_p] * 2, c_int64, *[c_void_p] * 2],
-    "layers": [c_void_p, c_int64, *[c_void_p] * 4],
-    "next": [c_void_p] * 3,
-    "greedy": [c_void_p] * 3,
-}
-"""What the functions take; each is a field of Native."""
-STRUCTS: dict[str, type[ctypes.Structure]] = {
-    "packed": PackedStruct,
-    "paged_call": PagedStruct,
-    "short_call": ShortStruct,
-    "norm": NormStruct,
-    "layer": LayerStruct,
-    "layer_pass": LayerPassStruct,
-    "layer_at": LayerAtStruct,
-    "next": NextStruct,
-    "next_call": NextCallStruct,
-    "greedy": GreedyStruct,
-}
+def load(path: Path) -> Native:
+    ffi = cffi.FFI()
+    ffi.cdef(declarations((SOURCE_FOLDER / HEADER).read_text(encoding="utf-8")))
+    lib = ffi.dlopen(str(path))
+    return Native(ffi, lib, lib.weft_panel_width())
 
 
-def load(library: ctypes.CDLL) -> Native:
-    """Declare what the functions take, and see that both sides mean the same structures."""
-    functions: dict[str, Callable[..., None]] = {}
-    for name, arguments in FUNCTIONS.items():
-        function = library[f"weft_{name}"]
-        function.argtypes, function.restype = arguments, None
-        functions[name] = function
-    for name, struct in STRUCTS.items():
-        check_size(struct, number(library, f"weft_{name}_size"))
-    return Native(**functions, panel_width=number(library, "weft_panel_width"))
-
-
-def number(library: ctypes.CDLL, name: str) -> int:
-    """What a function without arguments says."""
-    library[name].restype = c_int64
-    return int(library[name]())
-
-
-def check_size(struct: type[ctypes.Structure], size: int) -> None:
-    ours = ctypes.sizeof(struct)
-    assert ours == size, f"{struct.__name__} has {ours} bytes here and {size} in the library"
+def declarations(header: str) -> str:
+    """The marked part of the header, with addresses of numbers as integers."""
+    found = DECLARATIONS.search(header)
+    assert found is not None, f"{HEADER} has no part for cffi"
+    return NUMBER_POINTER.sub("uintptr_t ", found[1])

@@ -11,7 +11,6 @@ library a PackedMatrix holds W_OI itself, without a copy.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,7 +22,6 @@ from torch import Tensor
 from weft.core.errors import UsageError
 from weft.core.quantized import BITS, GROUP, Kind, QuantizedMatrix, dequantised, fits_half, words_of
 from weft.native.library import native
-from weft.native.structs import PackedStruct
 
 PLUS_128 = -0x7F7F7F80
 """XOR flips the highest bit of each byte of a word: -128..127 become 0..255, and back."""
@@ -53,21 +51,24 @@ class PackedMatrix:
         return sum(part.numel() * part.element_size() for part in parts if part is not None)
 
     @cached_property
-    def struct(self) -> PackedStruct:
-        """What the library reads."""
+    def struct(self) -> Any:
+        """The WeftPackedMatrix that the library reads; valid while this object lives."""
+        library = native()
         assert self.is_native, "the library cannot read a matrix that was packed without it"
-        pointers = (None if x is None else x.data_ptr() for x in (self.scales, self.minima))
+        assert library is not None, "the matrix was packed for a library that is not there"
         sizes = (BITS[self.kind], self.inputs, self.outputs)
-        return PackedStruct(*sizes, self.data.data_ptr(), *pointers, self.int8_activations)
-
-    @cached_property
-    def address(self) -> int:
-        return ctypes.addressof(self.struct)
+        addresses = (address(self.data), address(self.scales), address(self.minima))
+        return library.new("WeftPackedMatrix*", (*sizes, *addresses, self.int8_activations))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # `struct` holds addresses of tensors: a copy has its own tensors and makes its own
         parts = (self.kind, self.outputs, self.inputs, self.data, self.scales, self.minima)
         return PackedMatrix, (*parts, self.is_native, self.int8_activations)
+
+
+def address(x: Tensor | None) -> int:
+    """Of the first number; 0, a null pointer, for None."""
+    return 0 if x is None else x.data_ptr()
 
 
 def pack(weight_OI: Tensor) -> PackedMatrix:

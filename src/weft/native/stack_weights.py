@@ -9,30 +9,32 @@
     LayerKV                 pages of one layer's keys and values
     PositionRows            cos and sin, or rows that the embedding adds
 
-models/compile.py reads them from modules; `struct()` gives what the library reads, valid while the
-description lives.
+models/compile.py reads them from modules; `fields()` are those of the library's structure
+(csrc/weft_native.h), valid while the description lives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor
 
-from weft.native.kernels import ACTIVATION_IDS, norm_struct
-from weft.native.packed import PackedMatrix
-from weft.native.structs import (
-    HeadsStruct,
-    LayerStruct,
-    NormStruct,
-    PathStruct,
-    ProductStruct,
-    TurnsStruct,
-)
+from weft.native.kernels import ACTIVATION_IDS, norm_fields
+from weft.native.packed import PackedMatrix, address
 
 PLACEMENTS = {"before": 0, "after": 1, "both": 2}
+Fields = tuple[object, ...]
+"""Values of a structure of the library, in order; () for zeros."""
+
+
+class Described(Protocol):
+    def fields(self) -> Fields: ...
+
+
+def fields_of(part: Described | None) -> Fields:
+    return () if part is None else part.fields()
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +47,10 @@ class NormWeights:
     eps: float
     unit_offset: bool
 
-    def struct(self) -> NormStruct:
+    def fields(self) -> Fields:
+        """WeftNorm."""
         settings = {"kind": self.kind, "eps": self.eps, "unit_offset": self.unit_offset}
-        return norm_struct(self.weight_D, self.bias_D, **settings)  # type: ignore[arg-type]
+        return norm_fields(self.weight_D, self.bias_D, **settings)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +60,9 @@ class LinearWeights:
     matrix: PackedMatrix
     bias_O: Tensor | None
 
-    def struct(self) -> ProductStruct:
-        bias = None if self.bias_O is None else self.bias_O.data_ptr()
-        return ProductStruct(self.matrix.address, bias)
+    def fields(self) -> Fields:
+        """WeftLinear."""
+        return self.matrix.struct, address(self.bias_O)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +72,9 @@ class ResidualNorms:
     norm: NormWeights
     norm_out: NormWeights | None
 
-    def struct(self) -> PathStruct:
-        norm_out = NormStruct() if self.norm_out is None else self.norm_out.struct()
-        return PathStruct(self.norm.struct(), norm_out)
+    def fields(self) -> Fields:
+        """WeftResidualNorms."""
+        return self.norm.fields(), fields_of(self.norm_out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +97,12 @@ class AttentionWeights:
     rotary: int | None
     """Which table of `PositionRows.rotary` rotates queries and keys; None: they are not rotated."""
 
-    def struct(self) -> HeadsStruct:
-        norms = (NormStruct(), NormStruct())
-        if self.qk_norms is not None:
-            norms = (self.qk_norms[0].struct(), self.qk_norms[1].struct())
+    def fields(self) -> Fields:
+        """WeftAttention."""
+        norms = [fields_of(norm) for norm in self.qk_norms or (None, None)]
         sizes = (self.num_heads, self.num_kv_heads, self.head_size, self.head_size)
         has_norms = self.qk_norms is not None
-        return HeadsStruct(self.qkv.struct(), self.out.struct(), *norms, has_norms, *sizes)
+        return self.qkv.fields(), self.out.fields(), *norms, has_norms, *sizes
 
     @property
     def qkv_size(self) -> int:
@@ -136,21 +138,21 @@ class LayerWeights:
     feedforward: FeedForwardWeights
     feedforward_norms: ResidualNorms
 
-    def struct(self) -> LayerStruct:
-        cross_norms = PathStruct() if self.cross_norms is None else self.cross_norms.struct()
-        cross = HeadsStruct() if self.cross is None else self.cross.struct()
+    def fields(self) -> Fields:
+        """WeftLayer."""
         feedforward = self.feedforward
-        return LayerStruct(
+        norms = (self.attention_norms, self.cross_norms, self.feedforward_norms)
+        return (
             *(self.width, PLACEMENTS[self.placement], self.cross is not None),
-            *(self.attention_norms.struct(), cross_norms, self.feedforward_norms.struct()),
-            *(self.attention.struct(), cross),
-            *(feedforward.up.struct(), feedforward.down.struct(), feedforward.down.matrix.inputs),
+            *(fields_of(residual) for residual in norms),
+            *(self.attention.fields(), fields_of(self.cross)),
+            *(feedforward.up.fields(), feedforward.down.fields(), feedforward.down.matrix.inputs),
             *(feedforward.is_gated, ACTIVATION_IDS[feedforward.activation]),
         )
 
     @property
     def inner_size(self) -> int:
-        """Numbers of a token inside the layer, as struct Between of layer.cpp arranges them."""
+        """Numbers of a token inside the layer, as struct Buffers of layer.cpp arranges them."""
         cross, feedforward = self.cross, self.feedforward
         qkv = max(self.attention.qkv_size, 0 if cross is None else cross.out_size)
         heads = max(self.attention.out_size, 0 if cross is None else cross.out_size)
@@ -204,10 +206,11 @@ class RotaryTable:
     """Numbers of a head that are rotated."""
     is_interleaved: bool
 
-    def struct(self, positions: int | None) -> TurnsStruct:
+    def fields(self, positions: int) -> Fields:
+        """WeftRotary. `positions`: an address; 0 where the library fills them in."""
         table, first = self.cos_sin, self.cos_sin.data_ptr()
         addresses = (first, first + 4 * table.stride(1), positions)
-        return TurnsStruct(*addresses, table.stride(0), self.size, self.is_interleaved)
+        return *addresses, table.stride(0), self.size, self.is_interleaved
 
 
 @dataclass(frozen=True, eq=False)

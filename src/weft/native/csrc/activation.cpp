@@ -98,10 +98,8 @@ Activate activation(int64_t kind) {
 
 }  // namespace weft
 
-// `kind`: 0 sigmoid, 1 silu, 2 gelu by tanh, 3 gelu, 4 relu. `up` may be null; it has the stride
-// of x.
-EXPORT void weft_activate(int64_t kind, const float* x, const float* up, float* y, int64_t rows,
-                          int64_t size, int64_t x_stride, int64_t threads) {
+int64_t weft_activation(int64_t kind, const float* x, const float* up, float* y, int64_t rows,
+                        int64_t size, int64_t x_stride, int64_t threads) {
   using namespace weft;
   constexpr int64_t MIN_PARALLEL_NUMBERS = 1 << 14;
   const Activate activate = activation(kind);
@@ -111,4 +109,5 @@ EXPORT void weft_activate(int64_t kind, const float* x, const float* up, float* 
     const int64_t at = row * x_stride;
     activate(x + at, up == nullptr ? up : up + at, y + row * size, size);
   }
+  return 0;
 }

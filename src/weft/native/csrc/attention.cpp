@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "abi.h"
 #include "layer_ops.h"
 #include "pages.h"
 
@@ -22,12 +23,12 @@ constexpr int64_t STREAMING_SIZE = 3 << 17;  // floats of keys and values that e
 constexpr int64_t MAX_UNTRANSPOSED_ROWS = QUERY_ROWS;  // more: keys are transposed in memory
 constexpr int64_t MIN_PARALLEL_PAIRS = 1 << 14;  // query-key pairs; fewer are faster on one thread
 
-bool share_first_page(const PagedCall& call, int64_t a, int64_t b) {
+bool share_first_page(const PagedAttentionCall& call, int64_t a, int64_t b) {
   const bool have_pages = call.lengths[a] > 0 && call.lengths[b] > 0;
   return have_pages && page_of(call, a, 0) != 0 && page_of(call, a, 0) == page_of(call, b, 0);
 }
 
-void set_visible_keys(const PagedCall& call, QueryRow& row) {
+void set_visible_keys(const PagedAttentionCall& call, QueryRow& row) {
   row.first_key = 0;
   row.last_key = call.lengths[row.sequence] - 1;
   if (call.is_causal) row.last_key = std::min(row.last_key, row.slot);
@@ -46,8 +47,8 @@ struct Scratch {
   TileScratch tile;
 
   // Memory for `num` rows. Sets the sums and `zeros` to 0.
-  void reserve(const PagedCall& call, int64_t num) {
-    const int64_t U = call.padded_size(), widest = std::max(U, call.head_size);
+  void reserve(const PagedAttentionCall& call, int64_t num) {
+    const int64_t U = padded_size(call), widest = std::max(U, call.head_size);
     const int64_t size = (call.head_size + U + num) * TILE + num * U + widest;
     if (static_cast<int64_t>(numbers.size()) < size + 6 * CACHE_LINE)
       numbers.resize(size + 6 * CACHE_LINE);
@@ -72,13 +73,13 @@ struct Scratch {
   }
 };
 
-int64_t count_rows(const PagedCall& call, const QueryBlock& block) {
+int64_t count_rows(const PagedAttentionCall& call, const QueryBlock& block) {
   int64_t queries = 0;
   for (const QuerySpan& piece : block) queries += piece.end - piece.begin;
-  return queries * call.group();
+  return queries * group_size(call);
 }
 
-QueryRow make_row(const PagedCall& call, int64_t sequence, int64_t n, int64_t h) {
+QueryRow make_row(const PagedAttentionCall& call, int64_t sequence, int64_t n, int64_t h) {
   QueryRow row{};
   row.q = call.q + n * call.q_token + h * call.q_head;
   row.out = call.out + (n * call.heads + h) * call.value_size;
@@ -92,16 +93,16 @@ QueryRow make_row(const PagedCall& call, int64_t sequence, int64_t n, int64_t h)
 }
 
 // The query rows of a block for key heads begin..end, one head after another.
-void make_rows(const PagedCall& call, const QueryBlock& block, int64_t begin, int64_t end,
+void make_rows(const PagedAttentionCall& call, const QueryBlock& block, int64_t begin, int64_t end,
                Scratch& scratch) {
   scratch.reserve(call, count_rows(call, block) * (end - begin));
   scratch.rows.clear();
   for (int64_t key_head = begin; key_head < end; key_head++)
     for (const QuerySpan& piece : block)
       for (int64_t n = piece.begin; n < piece.end; n++)
-        for (int64_t g = 0; g < call.group(); g++) {
-          QueryRow row = make_row(call, piece.sequence, n, key_head * call.group() + g);
-          row.sum = scratch.sums + scratch.rows.size() * call.padded_size();
+        for (int64_t g = 0; g < group_size(call); g++) {
+          QueryRow row = make_row(call, piece.sequence, n, key_head * group_size(call) + g);
+          row.sum = scratch.sums + scratch.rows.size() * padded_size(call);
           scratch.rows.push_back(row);
         }
 }
@@ -113,9 +114,9 @@ void touch(const float* numbers, int64_t size) {
 
 // Loads a tile's rows of key heads begin..end in memory order. One head after another, they would
 // be read with a stride that the hardware prefetcher does not follow.
-void touch_rows(const PagedCall& call, int64_t sequence, int64_t start, const Tile& tile,
+void touch_rows(const PagedAttentionCall& call, int64_t sequence, int64_t start, const Tile& tile,
                 int64_t begin, int64_t end) {
-  const Strides &k = call.k_stride, &v = call.v_stride;
+  const PageStrides &k = call.k_stride, &v = call.v_stride;
   for_each_page(call, sequence, start, tile, [&](int from, int to, int64_t page, int64_t row) {
     const float* keys = call.k + page * k.page + row * k.row;
     const float* values = call.v + page * v.page + row * v.row;
@@ -133,7 +134,7 @@ struct TileGroup {
 
   TileGroup() { tile.begin = TILE, tile.end = 0; }
 
-  void add(const PagedCall& call, QueryRow& row, int64_t start, Scratch& scratch) {
+  void add(const PagedAttentionCall& call, QueryRow& row, int64_t start, Scratch& scratch) {
     if (longest < 0 || call.lengths[row.sequence] > call.lengths[longest]) longest = row.sequence;
     tile.begin = std::min<int64_t>(tile.begin, std::max<int64_t>(0, row.first_key - start));
     tile.end = std::max<int64_t>(tile.end, std::min<int64_t>(TILE, row.last_key - start + 1));
@@ -141,7 +142,7 @@ struct TileGroup {
   }
 
   // Attend to the tile. `heads` > 1: the rows of that many heads are loaded into the cache first.
-  void finish(const PagedCall& call, int64_t key_head, int64_t heads, int64_t start,
+  void finish(const PagedAttentionCall& call, int64_t key_head, int64_t heads, int64_t start,
               Scratch& scratch) {
     if (longest < 0) return;
     if (heads > 1) touch_rows(call, longest, start, tile, key_head, key_head + heads);
@@ -149,7 +150,7 @@ struct TileGroup {
     const bool is_transposed = num > MAX_UNTRANSPOSED_ROWS || call.head_size % W != 0;
     load_tile(call, longest, key_head, start, is_transposed, tile, scratch.tile);
     const ScoreParams params{call.scale, call.softcap, call.distances, call.zero_distance};
-    attend_tile(scratch.active.data(), num, tile, params, start, call.head_size, call.padded_size(),
+    attend_tile(scratch.active.data(), num, tile, params, start, call.head_size, padded_size(call),
                 scratch.scores);
     scratch.active.clear();
     longest = -1, tile.begin = TILE, tile.end = 0;
@@ -158,7 +159,7 @@ struct TileGroup {
 
 // The query rows of one key head attend to the tile at `start`, grouped by shared pages. `heads` >
 // 1: that many key heads will read this tile one after another.
-void attend_groups(const PagedCall& call, int64_t key_head, int64_t heads, int64_t start,
+void attend_groups(const PagedAttentionCall& call, int64_t key_head, int64_t heads, int64_t start,
                    QueryRow* rows, int64_t num, Scratch& scratch) {
   TileGroup group;
   for (QueryRow* row = rows; row < rows + num; row++) {
@@ -171,7 +172,7 @@ void attend_groups(const PagedCall& call, int64_t key_head, int64_t heads, int64
   group.finish(call, key_head, heads, start, scratch);
 }
 
-void finish_row(const PagedCall& call, const QueryRow& row) {
+void finish_row(const PagedAttentionCall& call, const QueryRow& row) {
   const float sum_weights = reduce_add(row.sum_weights);
   const bool is_empty = row.max_score == NEG_INF && sum_weights == 0;  // not NaN
   const float inverse = is_empty ? 0.0f : 1.0f / sum_weights;
@@ -179,7 +180,7 @@ void finish_row(const PagedCall& call, const QueryRow& row) {
   if (row.lse != nullptr) *row.lse = is_empty ? NEG_INF : row.max_score + std::log(sum_weights);
 }
 
-void attend(const PagedCall& call, const QueryBlock& block, int64_t begin, int64_t end,
+void attend(const PagedAttentionCall& call, const QueryBlock& block, int64_t begin, int64_t end,
             bool is_streaming) {
   static thread_local Scratch scratch;
   make_rows(call, block, begin, end, scratch);
@@ -199,7 +200,7 @@ void attend(const PagedCall& call, const QueryBlock& block, int64_t begin, int64
   for (const QueryRow& row : scratch.rows) finish_row(call, row);
 }
 
-int64_t num_pairs(const PagedCall& call) {
+int64_t num_pairs(const PagedAttentionCall& call) {
   int64_t sum = 0;
   for (int64_t b = 0; b < call.sequences; b++)
     sum += (call.offsets[b + 1] - call.offsets[b]) * call.lengths[b] * call.heads;
@@ -210,8 +211,8 @@ int64_t num_pairs(const PagedCall& call) {
 
 // Splits the queries, in the order of `call.order`, into blocks. A block continues with the next
 // sequence only if both begin with the same page.
-std::vector<QueryBlock> split_queries(const PagedCall& call) {
-  const int64_t group = call.group(), queries = call.offsets[call.sequences];
+std::vector<QueryBlock> split_queries(const PagedAttentionCall& call) {
+  const int64_t group = group_size(call), queries = call.offsets[call.sequences];
   const int64_t even_share = queries * call.heads / (6 * call.threads);
   const int64_t max_queries =
       std::max<int64_t>(1, std::clamp(even_share, MIN_BLOCK_ROWS, MAX_BLOCK_ROWS) / group);
@@ -231,7 +232,8 @@ std::vector<QueryBlock> split_queries(const PagedCall& call) {
   return blocks;
 }
 
-void attend_blocks(const PagedCall& call, const std::vector<QueryBlock>& blocks, int64_t threads) {
+void attend_blocks(const PagedAttentionCall& call, const std::vector<QueryBlock>& blocks,
+                   int64_t threads, TeamError& error) {
   const int64_t num = blocks.size(), K = call.key_heads;
   // heads are adjacent in a page: a task with all heads reads memory sequentially
   const int64_t each = num >= 4 * threads ? K : 1, parts = K / each;
@@ -242,18 +244,20 @@ void attend_blocks(const PagedCall& call, const std::vector<QueryBlock>& blocks,
     // last block first: the end of a prompt attends to the most keys
     const QueryBlock& block = blocks[num - 1 - task / parts];
     const int64_t begin = task % parts * each;
-    attend(call, block, begin, begin + each, is_streaming);
+    error.run([&] { attend(call, block, begin, begin + each, is_streaming); });
   }
 }
 
 }  // namespace weft
 
-EXPORT int64_t weft_paged_call_size() { return sizeof(weft::PagedCall); }
-
-EXPORT void weft_paged_attention(const weft::PagedCall* call) {
+int64_t weft_paged_attention(const WeftPagedAttention* call) {
   using namespace weft;
-  const std::vector<QueryBlock> blocks = split_queries(*call);
-  const int64_t threads = num_pairs(*call) < MIN_PARALLEL_PAIRS ? 1 : call->threads;
+  return guarded([&] {
+    const std::vector<QueryBlock> blocks = split_queries(*call);
+    const int64_t threads = num_pairs(*call) < MIN_PARALLEL_PAIRS ? 1 : call->threads;
+    TeamError error;
 #pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
-  attend_blocks(*call, blocks, threads);
+    attend_blocks(*call, blocks, threads, error);
+    return error.code();
+  });
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "abi.h"
 #include "simd.h"
 
 namespace weft {
@@ -51,18 +52,20 @@ inline void drop_block(const float* x, float* y, uint64_t block, DropoutParams p
 }  // namespace
 }  // namespace weft
 
-EXPORT void weft_dropout(const float* x, float* y, int64_t count, uint64_t seed, int64_t threshold,
-                         float scale, int64_t threads) {
+int64_t weft_dropout(const float* x, float* y, int64_t count, int64_t seed, int64_t threshold,
+                     float scale, int64_t threads) {
   using namespace weft;
-  const DropoutParams params = {seed, static_cast<uint32_t>(threshold), scale};
+  const DropoutParams params = {static_cast<uint64_t>(seed), static_cast<uint32_t>(threshold),
+                                scale};
   const int64_t blocks = count / ELEMENT_BLOCK;
 #pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (threads > 1)
   for (int64_t block = 0; block < blocks; block++)
     drop_block(x + block * ELEMENT_BLOCK, y + block * ELEMENT_BLOCK, block, params);
   const int64_t done = blocks * ELEMENT_BLOCK;
-  if (done == count) return;
+  if (done == count) return 0;
   float tail[ELEMENT_BLOCK] = {};
   std::copy(x + done, x + count, tail);
   drop_block(tail, tail, blocks, params);
   std::copy(tail, tail + count - done, y + done);
+  return 0;
 }

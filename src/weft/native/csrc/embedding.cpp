@@ -12,7 +12,7 @@ inline float half_at(const uint16_t* row, int64_t lane) {
 }
 
 template <int BITS>
-void quantized_row(const Packed& weight, int64_t panel, int64_t lane, float* to) {
+void quantized_row(const PackedMatrix& weight, int64_t panel, int64_t lane, float* to) {
   constexpr int64_t PER_WORD = BitFields<BITS>::PER_WORD;
   const int64_t groups = weight.inputs / GROUP, words = weight.inputs / PER_WORD;
   const uint32_t* word =
@@ -32,20 +32,19 @@ void quantized_row(const Packed& weight, int64_t panel, int64_t lane, float* to)
 }  // namespace
 }  // namespace weft
 
-// Stops at the first id that is out of range; `num_done` is the number of rows before it.
-EXPORT void weft_rows(const weft::Packed* weight, const int64_t* ids, int64_t num, float* y,
-                      int64_t* num_done) {
+int64_t weft_embedding_rows(const WeftPackedMatrix* matrix, const int64_t* ids, int64_t num,
+                            float* y) {
   using namespace weft;
-  for (*num_done = 0; *num_done < num; ++*num_done, y += weight->inputs) {
-    const int64_t n = *num_done;
-    if (ids[n] < 0 || ids[n] >= weight->outputs) return;
+  for (int64_t n = 0; n < num; n++, y += matrix->inputs) {
+    if (ids[n] < 0 || ids[n] >= matrix->outputs) return n;
     const int64_t panel = ids[n] / PANEL_WIDTH, lane = ids[n] % PANEL_WIDTH;
-    if (weight->bits == 4) {
-      quantized_row<4>(*weight, panel, lane, y);
-    } else if (weight->bits == 8) {
-      quantized_row<8>(*weight, panel, lane, y);
+    if (matrix->bits == 4) {
+      quantized_row<4>(*matrix, panel, lane, y);
+    } else if (matrix->bits == 8) {
+      quantized_row<8>(*matrix, panel, lane, y);
     } else {
-      for (int64_t i = 0; i < weight->inputs; i++) y[i] = panel_floats(*weight, panel, i)[lane];
+      for (int64_t i = 0; i < matrix->inputs; i++) y[i] = panel_floats(*matrix, panel, i)[lane];
     }
   }
+  return num;
 }

@@ -117,8 +117,8 @@ inline int32_t load4(const int8_t* values) {
 
 // R quantized rows times V vectors of outputs, from vector `first` (counted over all panels) on.
 template <int BITS, int R, int V>
-void int8_gemm(const Packed& weight, int64_t first, const Int8Rows& rows, int64_t row, float* y,
-               int64_t y_stride) {
+void int8_gemm(const PackedMatrix& weight, int64_t first, const Int8Rows& rows, int64_t row,
+               float* y, int64_t y_stride) {
   constexpr int PER_WORD = 32 / BITS;
   constexpr int32_t NIBBLES = 0x0F0F0F0F;
   const int64_t groups = weight.inputs / GROUP, words = weight.inputs / PER_WORD;
@@ -163,7 +163,7 @@ void int8_gemm(const Packed& weight, int64_t first, const Int8Rows& rows, int64_
       store(y + r * y_stride + v * W, sums[r][v]);
 }
 
-using Int8Gemm = void (*)(const Packed&, int64_t, const Int8Rows&, int64_t, float*, int64_t);
+using Int8Gemm = void (*)(const PackedMatrix&, int64_t, const Int8Rows&, int64_t, float*, int64_t);
 
 template <int BITS, int R = 1>
 Int8Gemm int8_kernel(int64_t rows) {
@@ -173,8 +173,8 @@ Int8Gemm int8_kernel(int64_t rows) {
 }
 
 // Up to PANEL_ROWS quantized rows times one panel.
-inline void int8_gemm_panel(const Packed& weight, int64_t panel, const Int8Rows& rows, int64_t row,
-                            int64_t num, float* y, int64_t y_stride) {
+inline void int8_gemm_panel(const PackedMatrix& weight, int64_t panel, const Int8Rows& rows,
+                            int64_t row, int64_t num, float* y, int64_t y_stride) {
   const auto multiply = weight.bits == 4 ? int8_kernel<4>(num) : int8_kernel<8>(num);
   for (int v = 0; v < PANEL_VECTORS; v++)
     multiply(weight, panel * PANEL_VECTORS + v, rows, row, y + v * W, y_stride);

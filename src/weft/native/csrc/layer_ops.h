@@ -7,34 +7,28 @@
 
 #include <vector>
 
+#include "abi.h"
 #include "simd.h"
 
 namespace weft {
 
-struct Packed;     // panels.h
-struct PagedCall;  // pages.h
-class Int8Rows;    // int8_gemm.h
+class Int8Rows;  // int8_gemm.h
 
 // y_NO = x_NI W_OI^T + bias_O for outputs begin..end (linear.cpp).
 struct LinearCall {
-  const Packed* weight;
+  const PackedMatrix* weight;
   const float* x;
   const float* bias;
   float* y;
   int64_t rows, x_stride, y_stride, begin, end;
   const Int8Rows* int8_rows = nullptr;  // x, if it has been quantized already
 };
-void linear_team(const LinearCall& call, int64_t threads);
+void linear_team(const LinearCall& call, int64_t threads, TeamError& error);
 // The same by the calling thread alone, without a barrier.
 void linear_single_thread(const LinearCall& call);
 
-// Mirrors NormStruct of structs.py.
-struct Norm {
-  const float *weight, *bias;  // null: 1 and 0
-  int64_t is_centred;          // layernorm; else rmsnorm
-  float eps, offset;           // `offset` is added to the weight
-};
-void norm_row(const Norm& norm, const float* x, float* y, int64_t size);
+// LayerNorm or RMSNorm of one row.
+void norm_row(const NormWeights& norm, const float* x, float* y, int64_t size);
 
 // act(x), or act(x) * up if `up` is not null.
 using Activate = void (*)(const float* x, const float* up, float* y, int64_t size);
@@ -45,7 +39,8 @@ struct QuerySpan {
   int64_t sequence, begin, end;
 };
 using QueryBlock = std::vector<QuerySpan>;
-std::vector<QueryBlock> split_queries(const PagedCall& call);
-void attend_blocks(const PagedCall& call, const std::vector<QueryBlock>& blocks, int64_t threads);
+std::vector<QueryBlock> split_queries(const PagedAttentionCall& call);
+void attend_blocks(const PagedAttentionCall& call, const std::vector<QueryBlock>& blocks,
+                   int64_t threads, TeamError& error);
 
 }  // namespace weft

@@ -81,7 +81,7 @@ void multiply_block(const Call& call, int64_t panel, const float* weights, int64
 // Several rows: one panel after another, inputs in blocks, so that a block of a panel is loaded
 // once for all rows.
 void gemm(const Call& call, int64_t first, int64_t last, int64_t row, int64_t rows) {
-  const Packed& weight = *call.weight;
+  const PackedMatrix& weight = *call.weight;
   alignas(64) float scratch[INPUT_BLOCK * PANEL_WIDTH];
   const int64_t block = rows > PANEL_ROWS || weight.bits != 32 ? INPUT_BLOCK : weight.inputs;
   for (int64_t begin = 0; begin < weight.inputs; begin += block) {
@@ -98,7 +98,7 @@ void gemm(const Call& call, int64_t first, int64_t last, int64_t row, int64_t ro
 // One row times PANELS panels: enough independent chains to hide the latency of fma.
 template <int PANELS>
 void gemv(const Call& call, int64_t panel) {
-  const Packed& weight = *call.weight;
+  const PackedMatrix& weight = *call.weight;
   const OutputRange range(call, panel, PANELS);
   with_output(call, range, 0, 1, [&](float* y, int64_t) {
     if (weight.bits == 8) return quantized_gemv<8, PANELS>(call.x, weight, panel, y);
@@ -128,7 +128,7 @@ void int8_panels(const Call& call, const Int8Rows& int8_rows, int64_t first, int
 template <int PANELS>
 void int8_gemv(const Call& call, const Int8Rows& int8_rows, int64_t panel) {
   constexpr int V = PANELS * PANEL_VECTORS;
-  const Packed& weight = *call.weight;
+  const PackedMatrix& weight = *call.weight;
   const OutputRange range(call, panel, PANELS);
   with_output(call, range, 0, 1, [&](float* y, int64_t) {
     const auto multiply = weight.bits == 4 ? int8_gemm<4, 1, V> : int8_gemm<8, 1, V>;
@@ -151,7 +151,7 @@ void int8_panel_range(const Call& call, int64_t first, int64_t last, int64_t row
 }
 
 void panel_range(const Call& call, int64_t first, int64_t last, int64_t row, int64_t rows) {
-  if (call.weight->is_rounded) return int8_panel_range(call, first, last, row, rows);
+  if (call.weight->int8_activations) return int8_panel_range(call, first, last, row, rows);
   if (call.rows > 1) return gemm(call, first, last, row, rows);
   int64_t panel = first;
   for (; panel + 2 <= last; panel += 2) gemv<2>(call, panel);
@@ -165,7 +165,7 @@ void linear_single_thread(const LinearCall& call) {
               call.rows);
 }
 
-void linear_team(const LinearCall& call, int64_t threads) {
+void linear_team(const LinearCall& call, int64_t threads, TeamError& error) {
   const int64_t first = call.begin / PANEL_WIDTH,
                 panels = (call.end + PANEL_WIDTH - 1) / PANEL_WIDTH - first;
   if (call.rows == 0 || panels <= 0) return;
@@ -176,7 +176,7 @@ void linear_team(const LinearCall& call, int64_t threads) {
   const int64_t groups = (panels + panels_per_task - 1) / panels_per_task;
   // each thread quantizes the rows of its tasks: with two threads that is faster than a barrier
   static thread_local Int8Rows int8_rows;
-  const bool is_quantized_here = call.weight->is_rounded && call.int8_rows == nullptr;
+  const bool is_quantized_here = call.weight->int8_activations && call.int8_rows == nullptr;
   int8_rows.invalidate();
   Call local = call;
   if (is_quantized_here) local.int8_rows = &int8_rows;
@@ -187,22 +187,25 @@ void linear_team(const LinearCall& call, int64_t threads) {
     const int64_t end_row = row_block_start(call.rows, block + 1, row_blocks);
     const int64_t from = first + group * panels_per_task,
                   to = first + std::min(panels, (group + 1) * panels_per_task);
-    if (is_quantized_here) int8_rows.quantize(call, row, end_row - row);
-    panel_range(local, from, to, row, end_row - row);
+    error.run([&] {
+      if (is_quantized_here) int8_rows.quantize(call, row, end_row - row);
+      panel_range(local, from, to, row, end_row - row);
+    });
   }
 }
 
 }  // namespace weft
 
-EXPORT int64_t weft_packed_size() { return sizeof(weft::Packed); }
-EXPORT int64_t weft_panel_width() { return weft::PANEL_WIDTH; }
+int64_t weft_panel_width(void) { return weft::PANEL_WIDTH; }
 
-EXPORT void weft_linear(const weft::Packed* weight, const float* x, const float* bias, float* y,
-                        int64_t rows, int64_t x_stride, int64_t y_stride, int64_t begin,
-                        int64_t end, int64_t threads) {
+int64_t weft_linear(const WeftPackedMatrix* matrix, const float* x, const float* bias, float* y,
+                    int64_t rows, int64_t x_stride, int64_t y_stride, int64_t begin, int64_t end,
+                    int64_t threads) {
   using namespace weft;
-  const LinearCall call{weight, x, bias, y, rows, x_stride, y_stride, begin, end};
-  if (rows * (end - begin) * weight->inputs < MIN_PARALLEL_WORK) threads = 1;
+  const LinearCall call{matrix, x, bias, y, rows, x_stride, y_stride, begin, end};
+  if (rows * (end - begin) * matrix->inputs < MIN_PARALLEL_WORK) threads = 1;
+  TeamError error;
 #pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
-  linear_team(call, threads);
+  linear_team(call, threads, error);
+  return error.code();
 }

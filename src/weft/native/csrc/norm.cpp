@@ -48,8 +48,8 @@ float variance(const float* x, int64_t size, float center) {
 
 }  // namespace
 
-void norm_row(const Norm& norm, const float* x, float* y, int64_t size) {
-  const float center = norm.is_centred ? mean(x, size) : 0.0f;
+void norm_row(const NormWeights& norm, const float* x, float* y, int64_t size) {
+  const float center = norm.is_centered ? mean(x, size) : 0.0f;
   const float factor = 1.0f / std::sqrt(variance(x, size, center) + norm.eps);
   // elementwise without sums: the compiler may vectorize it without changing bits
   for (int64_t i = 0; i < size; i++) {
@@ -61,14 +61,13 @@ void norm_row(const Norm& norm, const float* x, float* y, int64_t size) {
 
 }  // namespace weft
 
-EXPORT int64_t weft_norm_size() { return sizeof(weft::Norm); }
-
-EXPORT void weft_norm(const weft::Norm* norm, const float* x, float* y, int64_t rows, int64_t size,
-                      int64_t x_stride, int64_t threads) {
+int64_t weft_norm(const WeftNorm* norm, const float* x, float* y, int64_t rows, int64_t size,
+                  int64_t x_stride, int64_t threads) {
   using namespace weft;
   constexpr int64_t MIN_PARALLEL_NUMBERS = 1 << 15;
   if (rows * size < MIN_PARALLEL_NUMBERS) threads = 1;
 #pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (threads > 1)
   for (int64_t row = 0; row < rows; row++)
     norm_row(*norm, x + row * x_stride, y + row * size, size);
+  return 0;
 }

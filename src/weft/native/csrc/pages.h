@@ -5,30 +5,19 @@
 // are possible as long as the elements of one head are contiguous.
 #pragma once
 
+#include "abi.h"
 #include "tile.h"
 
 namespace weft {
 
-struct Strides {
-  int64_t page, row, head;
-};
+// Query heads per key head.
+inline int64_t group_size(const PagedAttentionCall& call) { return call.heads / call.key_heads; }
+// Size of a value, padded to whole vectors.
+inline int64_t padded_size(const PagedAttentionCall& call) {
+  return (call.value_size + W - 1) / W * W;
+}
 
-// Mirrors PagedStruct of structs.py.
-struct PagedCall {
-  const float *q, *k, *v, *bias;
-  float *out, *lse;
-  const int32_t *offsets, *starts, *lengths, *table, *order;
-  Strides k_stride, v_stride;
-  int64_t q_token, q_head;
-  int64_t sequences, table_stride, heads, key_heads, head_size, value_size, page_rows;
-  int64_t is_causal, window, distances, zero_distance, threads;
-  float scale, softcap;
-
-  int64_t group() const { return heads / key_heads; }
-  int64_t padded_size() const { return (value_size + W - 1) / W * W; }
-};
-
-inline int32_t page_of(const PagedCall& call, int64_t sequence, int64_t index) {
+inline int32_t page_of(const PagedAttentionCall& call, int64_t sequence, int64_t index) {
   return call.table[sequence * call.table_stride + index];
 }
 
@@ -50,8 +39,8 @@ inline void transpose_tile(const Tile& tile, int64_t head_size, float* to) {
 
 // Calls use(begin, end, page, row) for the keys of a tile, page by page.
 template <class Use>
-inline void for_each_page(const PagedCall& call, int64_t sequence, int64_t start, const Tile& tile,
-                          Use use) {
+inline void for_each_page(const PagedAttentionCall& call, int64_t sequence, int64_t start,
+                          const Tile& tile, Use use) {
   int64_t index = (start + tile.begin) / call.page_rows;
   int64_t row = (start + tile.begin) % call.page_rows;
   for (int j = tile.begin; j < tile.end; index++, row = 0) {
@@ -63,9 +52,9 @@ inline void for_each_page(const PagedCall& call, int64_t sequence, int64_t start
 
 // Sets the pointers to the keys and values of a tile. Keys outside begin..end and those of page 0,
 // the padding of page tables, point to zeros: their memory may contain NaN.
-inline void locate_rows(const PagedCall& call, int64_t sequence, int64_t key_head, int64_t start,
-                        Tile& tile, const float* zeros) {
-  const Strides &k = call.k_stride, &v = call.v_stride;
+inline void locate_rows(const PagedAttentionCall& call, int64_t sequence, int64_t key_head,
+                        int64_t start, Tile& tile, const float* zeros) {
+  const PageStrides &k = call.k_stride, &v = call.v_stride;
   const int first = tile.first_vector() * W, last = first + tile.num_vectors() * W;
   std::fill(tile.rows + first, tile.rows + tile.begin, zeros);
   std::fill(tile.rows + tile.end, tile.rows + last, zeros);
@@ -89,21 +78,21 @@ struct TileScratch {
 
 // `is_transposed`: transpose the keys now, once for many query rows. For few rows the kernel
 // transposes them in registers (tile.h).
-inline void load_tile(const PagedCall& call, int64_t sequence, int64_t key_head, int64_t start,
-                      bool is_transposed, Tile& tile, const TileScratch& scratch) {
+inline void load_tile(const PagedAttentionCall& call, int64_t sequence, int64_t key_head,
+                      int64_t start, bool is_transposed, Tile& tile, const TileScratch& scratch) {
   locate_rows(call, sequence, key_head, start, tile, scratch.zeros);
   tile.keys = is_transposed ? scratch.keys : nullptr;
   if (is_transposed) transpose_tile(tile, call.head_size, scratch.keys);
   const int64_t U = call.value_size;
-  if (U == call.padded_size()) return;
+  if (U == padded_size(call)) return;
   for (int j = tile.begin; j < tile.end; j++) {
-    float* copy = scratch.values + j * call.padded_size();
+    float* copy = scratch.values + j * padded_size(call);
     tile.values[j] = std::copy(tile.values[j], tile.values[j] + U, copy) - U;
   }
 }
 
 // Whether two sequences read the same pages in a tile, up to the shorter one's length.
-inline bool share_tile(const PagedCall& call, int64_t a, int64_t b, int64_t start) {
+inline bool share_tile(const PagedAttentionCall& call, int64_t a, int64_t b, int64_t start) {
   const int64_t end = std::min<int64_t>({call.lengths[a], call.lengths[b], start + TILE});
   for (int64_t page = start / call.page_rows; page * call.page_rows < end; page++)
     if (page_of(call, a, page) != page_of(call, b, page)) return false;

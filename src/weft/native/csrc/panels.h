@@ -6,19 +6,10 @@
 // are converted to exactly the floats of the dequantized matrix before they are multiplied.
 #pragma once
 
+#include "abi.h"
 #include "simd.h"
 
 namespace weft {
-
-// Mirrors PackedStruct of structs.py.
-struct Packed {
-  int64_t bits;  // 32: float; 8: scale * (q - 128); 4: scale * q + minimum; q is unsigned
-  int64_t inputs, outputs;
-  const void* data;
-  const uint16_t* scales;  // half floats [panel][group][WIDTH]
-  const uint16_t* minima;
-  int64_t is_rounded;  // quantized kinds: inputs are quantized to int8 (int8_gemm.h)
-};
 
 namespace {
 
@@ -27,7 +18,7 @@ constexpr int PANEL_WIDTH = PANEL_VECTORS * W;             // outputs in a panel
 constexpr int PANEL_ROWS = W == 16 ? 12 : W == 8 ? 6 : 5;  // rows whose sums fit into registers
 constexpr int64_t GROUP = 32;                              // inputs that share a scale
 
-inline const float* panel_floats(const Packed& weight, int64_t panel, int64_t input) {
+inline const float* panel_floats(const PackedMatrix& weight, int64_t panel, int64_t input) {
   return static_cast<const float*>(weight.data) + (panel * weight.inputs + input) * PANEL_WIDTH;
 }
 
@@ -99,7 +90,8 @@ inline void prefetch(const void* place) { __builtin_prefetch(place); }
 // Calls use(input, vectors) with the dequantized weights of inputs begin..end of the PANELS panels
 // from `first` on.
 template <int BITS, int PANELS, class Use>
-inline void dequantize(const Packed& weight, int64_t first, int64_t begin, int64_t end, Use use) {
+inline void dequantize(const PackedMatrix& weight, int64_t first, int64_t begin, int64_t end,
+                       Use use) {
   using Field = BitFields<BITS>;
   constexpr int PER_WORD = Field::PER_WORD, PART = Field::PART, V = PANELS * PANEL_VECTORS;
   const int64_t words_stride = weight.inputs / PER_WORD * PANEL_WIDTH;
@@ -140,7 +132,7 @@ inline void dequantize(const Packed& weight, int64_t first, int64_t begin, int64
 
 // One row of x times PANELS quantized panels.
 template <int BITS, int PANELS>
-void quantized_gemv(const float* x, const Packed& weight, int64_t first, float* y) {
+void quantized_gemv(const float* x, const PackedMatrix& weight, int64_t first, float* y) {
   constexpr int V = PANELS * PANEL_VECTORS;
   Vec sums[1][V] = {};
   dequantize<BITS, PANELS>(weight, first, 0, weight.inputs,
@@ -149,7 +141,8 @@ void quantized_gemv(const float* x, const Packed& weight, int64_t first, float* 
 }
 
 template <int BITS>
-void dequantize_panel(const Packed& weight, int64_t panel, int64_t begin, int64_t end, float* to) {
+void dequantize_panel(const PackedMatrix& weight, int64_t panel, int64_t begin, int64_t end,
+                      float* to) {
   dequantize<BITS, 1>(weight, panel, begin, end, [&](int64_t i, const Vec(&w)[PANEL_VECTORS]) {
     for (int v = 0; v < PANEL_VECTORS; v++) store(to + (i - begin) * PANEL_WIDTH + v * W, w[v]);
   });

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <vector>
 
+#include "abi.h"
 #include "simd.h"
 
 namespace weft {
@@ -92,25 +93,29 @@ void write_grads(const Distribution& p, const Distribution& q, float kl, int64_t
 }  // namespace
 }  // namespace weft
 
-EXPORT void weft_agreement(float* p_rows, float* q_rows, const int64_t* targets, double* losses,
-                           int64_t rows, int64_t size, float smoothing, float weight,
-                           int64_t threads) {
+int64_t weft_rdrop_loss(float* p_logits, float* q_logits, const int64_t* targets, double* losses,
+                        int64_t rows, int64_t size, float smoothing, float weight,
+                        int64_t threads) {
   using namespace weft;
   const int64_t padded = (size + W - 1) / W * W;
   const LossParams params = {smoothing, weight};
+  TeamError error;
 #pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
   {
     Distribution p, q;
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < rows; n++) {
-      float *p_row = p_rows + n * size, *q_row = q_rows + n * size;
-      p.read(p_row, size, padded), q.read(q_row, size, padded);
-      const KL kl(p, q);
-      const int64_t target = targets[n];
-      losses[n] = static_cast<double>(p.cross_entropy(target, smoothing)) +
-                  q.cross_entropy(target, smoothing) + weight * (kl.p_q + kl.q_p);
-      write_grads(p, q, kl.p_q, target, params, p_row, size);
-      write_grads(q, p, kl.q_p, target, params, q_row, size);
+      error.run([&] {
+        float *p_row = p_logits + n * size, *q_row = q_logits + n * size;
+        p.read(p_row, size, padded), q.read(q_row, size, padded);
+        const KL kl(p, q);
+        const int64_t target = targets[n];
+        losses[n] = static_cast<double>(p.cross_entropy(target, smoothing)) +
+                    q.cross_entropy(target, smoothing) + weight * (kl.p_q + kl.q_p);
+        write_grads(p, q, kl.p_q, target, params, p_row, size);
+        write_grads(q, p, kl.q_p, target, params, q_row, size);
+      });
     }
   }
+  return error.code();
 }

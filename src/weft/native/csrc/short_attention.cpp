@@ -10,26 +10,17 @@
 #include <cmath>
 #include <vector>
 
+#include "abi.h"
 #include "simd.h"
 
 namespace weft {
 
-// Contiguous rows with strides for batch, head and token; data may be null.
-struct Strided {
-  float* data;
-  int64_t batch, head, token;
-  float* at(int64_t b, int64_t h) const { return data + b * batch + h * head; }
-};
-
-struct ShortCall {
-  Strided q, k, v, added, out, dout, dq, dk, dv;
-  float *weights, *lse;  // [B, H, T, S padded to vectors], [B, H, T]
-  const float* dlse;
-  int64_t batch, heads, queries, keys, head_size, value_size, threads;
-  float scale;
-};
-
 namespace {
+
+// Row of a batch entry and head.
+inline float* at(const StridedRows& rows, int64_t b, int64_t h) {
+  return rows.data + b * rows.batch + h * rows.head;
+}
 
 inline int64_t padded(int64_t size) { return (size + W - 1) / W * W; }
 
@@ -125,19 +116,19 @@ float softmax(float* scores, const float* added, int64_t keys) {
   return top + std::log(sum);
 }
 
-void forward_head(const ShortCall& call, int64_t b, int64_t h, float* transposed) {
-  const int64_t T = call.queries, S = call.keys, width = padded(S), at = b * call.heads + h;
-  float* weights = call.weights + at * T * width;
-  transpose_padded(call.k.at(b, h), call.k.token, S, call.head_size, transposed);
-  product({call.q.at(b, h), call.q.token, 1}, {transposed, width}, {weights, width}, T,
+void forward_head(const ShortAttentionCall& call, int64_t b, int64_t h, float* transposed) {
+  const int64_t T = call.queries, S = call.keys, width = padded(S), index = b * call.heads + h;
+  float* weights = call.weights + index * T * width;
+  transpose_padded(at(call.k, b, h), call.k.token, S, call.head_size, transposed);
+  product({at(call.q, b, h), call.q.token, 1}, {transposed, width}, {weights, width}, T,
           call.head_size, width, call.scale);
   for (int64_t t = 0; t < T; t++) {
     const float* added = nullptr;
-    if (call.added.data != nullptr) added = call.added.at(b, h) + t * call.added.token;
-    call.lse[at * T + t] = softmax(weights + t * width, added, S);
+    if (call.added.data != nullptr) added = at(call.added, b, h) + t * call.added.token;
+    call.lse[index * T + t] = softmax(weights + t * width, added, S);
   }
-  product({weights, width, 1}, {call.v.at(b, h), call.v.token}, {call.out.at(b, h), call.out.token},
-          T, S, call.value_size, 1.0f);
+  product({weights, width, 1}, {at(call.v, b, h), call.v.token},
+          {at(call.out, b, h), call.out.token}, T, S, call.value_size, 1.0f);
 }
 
 // Gradient of the softmax, in place: dp -> ds = p (dp - sum(dp p) + dlse).
@@ -149,46 +140,52 @@ void softmax_backward(float* dp, const float* weights, float dlse, int64_t width
     store(dp + s, load(weights + s) * (load(dp + s) - row_sum));
 }
 
-void backward_head(const ShortCall& call, int64_t b, int64_t h, float* transposed, float* dscores) {
-  const int64_t T = call.queries, S = call.keys, width = padded(S), at = b * call.heads + h;
-  const float* weights = call.weights + at * T * width;
-  const VectorRows dout = {call.dout.at(b, h), call.dout.token};
-  product({weights, 1, width}, dout, {call.dv.at(b, h), call.dv.token}, S, T, call.value_size,
+void backward_head(const ShortAttentionCall& call, int64_t b, int64_t h, float* transposed,
+                   float* dscores) {
+  const int64_t T = call.queries, S = call.keys, width = padded(S), index = b * call.heads + h;
+  const float* weights = call.weights + index * T * width;
+  const VectorRows dout = {at(call.dout, b, h), call.dout.token};
+  product({weights, 1, width}, dout, {at(call.dv, b, h), call.dv.token}, S, T, call.value_size,
           1.0f);
-  transpose_padded(call.v.at(b, h), call.v.token, S, call.value_size, transposed);
+  transpose_padded(at(call.v, b, h), call.v.token, S, call.value_size, transposed);
   product({dout.data, dout.stride, 1}, {transposed, width}, {dscores, width}, T, call.value_size,
           width, 1.0f);
   for (int64_t t = 0; t < T; t++) {
-    const float dlse = call.dlse == nullptr ? 0.0f : call.dlse[at * T + t];
+    const float dlse = call.dlse == nullptr ? 0.0f : call.dlse[index * T + t];
     softmax_backward(dscores + t * width, weights + t * width, dlse, width);
   }
-  product({dscores, width, 1}, {call.k.at(b, h), call.k.token}, {call.dq.at(b, h), call.dq.token},
+  product({dscores, width, 1}, {at(call.k, b, h), call.k.token}, {at(call.dq, b, h), call.dq.token},
           T, S, call.head_size, call.scale);
-  product({dscores, 1, width}, {call.q.at(b, h), call.q.token}, {call.dk.at(b, h), call.dk.token},
+  product({dscores, 1, width}, {at(call.q, b, h), call.q.token}, {at(call.dk, b, h), call.dk.token},
           S, T, call.head_size, call.scale);
 }
 
 }  // namespace
 }  // namespace weft
 
-EXPORT int64_t weft_short_call_size() { return sizeof(weft::ShortCall); }
-
-// is_backward 0: computes out, weights and lse. 1: computes dq, dk and dv from weights and dout.
-EXPORT void weft_short_attention(const weft::ShortCall* call, int64_t is_backward) {
+int64_t weft_short_attention(const WeftShortAttention* call, int64_t is_backward) {
   using namespace weft;
-  const int64_t width = padded(call->keys), total = call->batch * call->heads;
+  const int64_t width = padded(call->keys), num_heads = call->batch * call->heads;
   const int64_t max_size = std::max(call->head_size, call->value_size);
+  TeamError error;
 #pragma omp parallel num_threads(static_cast<int>(call->threads)) if (call->threads > 1)
   {
-    std::vector<float> transposed(max_size * width),
-        dscores(is_backward ? call->queries * width : 0);
+    std::vector<float> transposed, dscores;
+    bool is_ready = false;
+    error.run([&] {
+      transposed.resize(max_size * width);
+      if (is_backward) dscores.resize(call->queries * width);
+      is_ready = true;
+    });
 #pragma omp for schedule(static)
-    for (int64_t at = 0; at < total; at++) {
-      const int64_t b = at / call->heads, h = at % call->heads;
+    for (int64_t head = 0; head < num_heads; head++) {
+      if (!is_ready) continue;
+      const int64_t b = head / call->heads, h = head % call->heads;
       if (is_backward)
         backward_head(*call, b, h, transposed.data(), dscores.data());
       else
         forward_head(*call, b, h, transposed.data());
     }
   }
+  return error.code();
 }

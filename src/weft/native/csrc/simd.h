@@ -18,7 +18,6 @@
 // Precedes loops over arrays of vectors: the compiler keeps an array in registers only if all loops
 // over it are unrolled.
 #define UNROLL _Pragma("GCC unroll 16")
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace weft {
 

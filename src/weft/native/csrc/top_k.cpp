@@ -58,7 +58,7 @@ void top_k_of_rows(const LinearTopKCall& call, int64_t row, int64_t rows) {
   part.x += row * part.x_stride, part.rows = rows, part.y = block.data(),
                                  part.y_stride = LOGIT_BLOCK;
   Int8Rows int8_rows;  // quantized once for all blocks
-  if (part.weight->is_rounded) {
+  if (part.weight->int8_activations) {
     int8_rows.quantize(part, 0, rows);
     part.int8_rows = &int8_rows;
   }
@@ -75,44 +75,48 @@ void top_k_of_rows(const LinearTopKCall& call, int64_t row, int64_t rows) {
 }  // namespace
 }  // namespace weft
 
-EXPORT void weft_log_sums(const float* rows, int64_t num, int64_t size, int64_t stride,
-                          double* sums, int64_t threads) {
+int64_t weft_log_sum_exp(const float* logits, int64_t rows, int64_t size, int64_t stride,
+                         double* sums, int64_t threads) {
   using namespace weft;
-  if (num * size < MIN_PARALLEL_NUMBERS) threads = 1;
+  if (rows * size < MIN_PARALLEL_NUMBERS) threads = 1;
 #pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (threads > 1)
-  for (int64_t n = 0; n < num; n++) {
+  for (int64_t n = 0; n < rows; n++) {
     LogSumExp total;
-    for_each_block(rows + n * stride, size, [&](const float* block, int64_t) { total.add(block); });
+    for_each_block(logits + n * stride, size,
+                   [&](const float* block, int64_t) { total.add(block); });
     sums[n] = total.result();
   }
+  return 0;
 }
 
-EXPORT void weft_best(const float* rows, int64_t num, int64_t size, int64_t stride, int64_t count,
-                      float* values, int64_t* ids, int64_t threads) {
+int64_t weft_top_k(const float* logits, int64_t rows, int64_t size, int64_t stride, int64_t k,
+                   float* values, int64_t* ids, int64_t threads) {
   using namespace weft;
-  if (num * size < MIN_PARALLEL_NUMBERS) threads = 1;
+  if (rows * size < MIN_PARALLEL_NUMBERS) threads = 1;
 #pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (threads > 1)
-  for (int64_t n = 0; n < num; n++) {
-    TopK top{values + n * count, ids + n * count, count};
+  for (int64_t n = 0; n < rows; n++) {
+    TopK top{values + n * k, ids + n * k, k};
     top.begin();
-    for_each_block(rows + n * stride, size,
+    for_each_block(logits + n * stride, size,
                    [&](const float* block, int64_t first) { top.add_block(block, first); });
   }
+  return 0;
 }
 
-// Top-k of x W^T + bias. Threads share the rows, so there should be several per thread.
-EXPORT void weft_head_best(const weft::Packed* weight, const float* x, const float* bias,
-                           int64_t rows, int64_t x_stride, const int64_t* banned,
-                           int64_t num_banned, int64_t count, float* values, int64_t* ids,
-                           double* sums, int64_t threads) {
+// Threads share the rows, so there should be several per thread.
+int64_t weft_linear_top_k(const WeftPackedMatrix* matrix, const float* x, const float* bias,
+                          int64_t rows, int64_t x_stride, const int64_t* banned, int64_t num_banned,
+                          int64_t k, float* values, int64_t* ids, double* sums, int64_t threads) {
   using namespace weft;
-  const LinearCall product{weight, x, bias, nullptr, rows, x_stride, 0, 0, weight->outputs};
-  const LinearTopKCall call{product, banned, num_banned, count, values, ids, sums};
+  const LinearCall product{matrix, x, bias, nullptr, rows, x_stride, 0, 0, matrix->outputs};
+  const LinearTopKCall call{product, banned, num_banned, k, values, ids, sums};
   const int64_t parts = std::max(threads, (rows + MAX_ROWS - 1) / MAX_ROWS);
+  TeamError error;
 #pragma omp parallel for schedule(dynamic, 1) \
     num_threads(static_cast<int>(threads)) if (threads > 1)
   for (int64_t part = 0; part < parts; part++) {
     const int64_t row = rows * part / parts, end = rows * (part + 1) / parts;
-    if (end > row) top_k_of_rows(call, row, end - row);
+    if (end > row) error.run([&] { top_k_of_rows(call, row, end - row); });
   }
+  return error.code();
 }
