@@ -1,4 +1,4 @@
-# Every target that needs the environment makes it first; a second call finds it done.
+# Targets that need the environment depend on `setup`, which does nothing if .venv is up to date.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,9 +12,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with the pinned versions (nothing to do when it is up to date)
+setup: $(STAMP) ## Create .venv with the pinned versions; does nothing if it is up to date
 
-# torch comes first and pinned: left to choose, pip takes the newest, with gigabytes of CUDA.
+# torch is installed first and pinned: otherwise pip installs the newest version, with gigabytes of CUDA.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,bench]'
@@ -22,11 +22,11 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "Weft needs Python 3.11 or newer; '$(PYTHON)' is not." \
-	       "Name one that is: make setup PYTHON=python3.11" >&2; exit 1; }
+	  echo "Weft needs Python 3.11 or newer; '$(PYTHON)' is older." \
+	       "Set PYTHON, for example: make setup PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-run: setup ## Train the demo model: dates in 30 languages become ISO dates
+run: setup ## Train the demo model: dates in 30 languages -> ISO dates
 	$(BIN)/weft demo --out runs/demo
 
 # One worker per core; each test uses one thread. worksteal keeps the tests of a file on one worker
@@ -37,25 +37,25 @@ test: setup ## Run the tests, in parallel
 test-native: setup ## Test the kernels for each instruction set, and under sanitizers
 	$(BIN)/python -m tests.native.run_variants
 
-test-slow: test ## Run the slow tests too, one at a time: some need all cores or much memory
+test-slow: test ## Run all tests; slow ones one at a time, as some need all cores or much memory
 	$(BIN)/python -m pytest -q -m slow
 
-check: setup ## Format, lint, types, import order, generated docs
+check: setup ## Check format, lint, types, import order and generated docs
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	$(BIN)/python -m weft.cli.help_page --check docs/help.md
 
-bench: setup ## Measure attention: time and memory of each kernel
+bench: setup ## Measure time and memory of the attention kernels
 	$(BIN)/weft bench attention
 
-bench-peers: setup ## Install what Weft is measured against, each in its own environment
+bench-peers: setup ## Install the programs that Weft is compared with, each in its own environment
 	$(BIN)/weft bench peers
 
-format: setup ## Let the formatter and the linter mend what they can
+format: setup ## Format the code and apply the linter's automatic fixes
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
 
-docs: setup ## Write the generated pages again
+docs: setup ## Regenerate docs/help.md
 	$(BIN)/python -m weft.cli.help_page docs/help.md

@@ -1,8 +1,8 @@
-"""Settings of all tests: shapes are checked, one thread, a fixed seed, no deadlines."""
+"""Configuration of all tests: shape checks, one thread, a fixed seed, no Hypothesis deadlines."""
 
 import os
 
-# before torch and weft are imported: both read these once
+# set before torch and weft are imported, which read them once
 os.environ["WEFT_CHECK"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
