@@ -46,8 +46,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an odd head under rotary": (
         {"width": 36, "attention": {"num_heads": 4}, "position": {"kind": "rotary"}},
-        "position.kind is rotary but it would turn 9 numbers of each head (the head size is 9, "
-        "position.fraction 1): it turns pairs, so that must be even and at least 2.",
+        "position.kind is rotary but it would rotate 9 numbers of each head (the head size is 9, "
+        "position.fraction 1): it rotates pairs, so that must be even and at least 2.",
     ),
     "blocks that are missing": (
         {"attention": {"pattern": {"kind": "blocks"}}},

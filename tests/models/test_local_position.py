@@ -107,8 +107,9 @@ def test_settings_survive_a_round_trip_through_plain_values() -> None:
     [
         (
             {"width": 36, "attention": {"num_heads": 4}, "local_position": NEAR},
-            "local_position.kind is rotary but it would turn 9 numbers of each head (the head size "
-            "is 9, local_position.fraction 1): it turns pairs, so that must be even and at least 2",
+            "local_position.kind is rotary but it would rotate 9 numbers of each head (the head "
+            "size is 9, local_position.fraction 1): it rotates pairs, so that must be even and at "
+            "least 2",
         ),
         ({"local_position": {"kind": "learned"}}, "local_position.kind is 'learned': allowed are"),
         (

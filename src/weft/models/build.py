@@ -1,4 +1,4 @@
-"""Settings -> a model with fresh weights. The table of model kinds is here."""
+"""ModelConfig -> a model with fresh weights; the table of model kinds."""
 
 from __future__ import annotations
 
@@ -27,28 +27,27 @@ def build_model(config: ModelConfig, seed: int = 0) -> Model:
         torch.manual_seed(seed)
         model = pick(MODELS, config.kind, "kind of model")(config)
         if device_of(model).type != "meta":
-            initialise(model, config)
+            initialize(model, config)
     return model
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, config: ModelConfig) -> None:
-    """Draw words by width ** -0.5 and matrices by Xavier (or both by init_std); biases begin at 0.
-
-    Norms, and the tables of positions, keep what their own layers drew.
+def initialize(model: nn.Module, config: ModelConfig) -> None:
+    """Draw word embeddings with a standard deviation of width ** -0.5 and matrices by Xavier (or
+    both by config.init_std); biases are 0. Norms and position tables keep their own initial values.
     """
     for name, weight in model.named_parameters():
         if ".position." in name:
             continue
         if weight.ndim >= 2:
-            weight.normal_(0.0, config.init_std or spread(name, weight, config.width))
+            weight.normal_(0.0, config.init_std or init_std(name, weight, config.width))
         elif name.endswith("bias"):
             weight.zero_()
 
 
-def spread(name: str, weight: Tensor, width: int) -> float:
-    """Standard deviation of a fresh matrix: a word's vector has length 1, a product keeps its
-    input's size."""
+def init_std(name: str, weight: Tensor, width: int) -> float:
+    """Standard deviation of a fresh matrix: word vectors have length 1, products preserve the
+    variance."""
     is_table = ".words." in name or ".segments." in name or name == "head.weight"
     fan_out, fan_in = weight.shape[-2:]
     return width**-0.5 if is_table else math.sqrt(2 / (fan_in + fan_out))

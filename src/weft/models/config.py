@@ -1,5 +1,4 @@
-"""`ModelConfig`: one settings object -> any of the three shapes. Every part is switched by one
-line.
+"""`ModelConfig`: all settings of a model. Each component is selected by its `kind`.
 
 weft.ModelConfig(kind="decoder", attention={"kind": "gqa"}, position={"kind": "rotary"})
 """
@@ -20,8 +19,8 @@ from weft.nn.lm_head import LMHeadConfig
 from weft.nn.norm import NormConfig
 from weft.nn.positions import PositionConfig, RotaryConfig, SinusoidalConfig
 
-MOST_LAYERS = 10_000
-"""No model has as many; a file that says so is broken, and building it would never end."""
+MAX_LAYERS = 10_000
+"""More than any model has: a file with a larger number is corrupt, and building it never ends."""
 
 
 class ModelConfig(Config):
@@ -30,20 +29,20 @@ class ModelConfig(Config):
     kind: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
     vocab_size: int = Field(8000, ge=1)
     source_vocab_size: int | None = Field(None, ge=1)
-    """Vocabulary of the source where it is another one. None: one vocabulary for both sides."""
+    """Size of a separate source vocabulary. None: source and target share one."""
     width: int = Field(256, ge=1)
-    """Numbers in the vector of each token."""
-    num_layers: int = Field(4, ge=1, le=MOST_LAYERS)
-    encoder_layers: int | None = Field(None, ge=1, le=MOST_LAYERS)
-    """None: num_layers. Only where an encoder and a decoder differ."""
+    """Size of a token's vector (hidden size)."""
+    num_layers: int = Field(4, ge=1, le=MAX_LAYERS)
+    encoder_layers: int | None = Field(None, ge=1, le=MAX_LAYERS)
+    """Layers of the encoder, if they differ from num_layers."""
     max_len: int = Field(1024, ge=1)
-    """Tokens a sequence may have; learned positions are a table of this length."""
+    """Maximum tokens of a sequence; learned positions have a table of this length."""
     dropout: float = Field(0.1, ge=0, lt=1)
     attention: AttentionConfig = AttentionConfig()
     position: PositionConfig = SinusoidalConfig()
     local_position: RotaryConfig | None = None
-    """Rotary positions of the layers that do not see all keys (attention.pattern), where these have
-    their own (Gemma 3: base 10000 beside 1000000). None: `position`, as in the other layers."""
+    """Rotary positions of the layers with a window (attention.pattern), if they differ (Gemma 3:
+    base 10000 instead of 1000000). None: `position`, as in the other layers."""
     feedforward: FeedForwardConfig = MLPConfig()
     dense_layers: int = Field(0, ge=0)
     """First layers whose feed-forward is `dense_feedforward` (DeepSeek: 1 to 3 before the experts
@@ -59,7 +58,7 @@ class ModelConfig(Config):
     """A dense layer with tanh on the first token's vector (BERT's sentence vector). Encoders
     only."""
     init_std: float | None = Field(None, gt=0)
-    """Spread of fresh weights. None: Xavier for matrices, width ** -0.5 for words."""
+    """Standard deviation of fresh weights. None: Xavier for matrices, width ** -0.5 for words."""
 
     @property
     def head_size(self) -> int:
@@ -148,16 +147,17 @@ def check_positions(config: ModelConfig) -> Iterable[Problem]:
 
 
 def check_pairs(config: ModelConfig, where: str, position: RotaryConfig) -> Iterable[Problem]:
-    """Rotary positions turn pairs of numbers: the part of a head that they turn must be even."""
+    """Rotary positions rotate pairs: the rotated part of a head must be even."""
     attention = config.attention
     size = attention.rotary_size(config.width)
-    turned, least = int(size * position.fraction), 4 if position.scaling.kind == "dynamic" else 2
-    if turned % 2 or turned < least:
+    rotated, minimum = int(size * position.fraction), 4 if position.scaling.kind == "dynamic" else 2
+    if rotated % 2 or rotated < minimum:
         name = "attention.latent.rope_size" if attention.kind == "mla" else "the head size"
         yield Problem(
-            f"{where}.kind is rotary but it would turn {turned} numbers of each head ({name} is "
-            f"{size}, {where}.fraction {position.fraction:g}): it turns pairs, so that must be "
-            f"even and at least {least}. Change width, attention.num_heads or attention.head_size.",
+            f"{where}.kind is rotary but it would rotate {rotated} numbers of each head ({name} is "
+            f"{size}, {where}.fraction {position.fraction:g}): it rotates pairs, so that must be "
+            f"even and at least {minimum}. Change width, attention.num_heads or "
+            "attention.head_size.",
             (where, "width", "attention.num_heads", "attention.head_size"),
         )
 

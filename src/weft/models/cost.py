@@ -1,5 +1,4 @@
-"""What a model costs, from its settings alone: ModelConfig -> parameters, cache bytes and FLOPs
-per token.
+"""ModelConfig -> parameters, KV cache bytes and FLOPs per token, without allocating the model.
 
 The model is built without memory (torch's meta device), so that the sizes are those of the real
 layers. FLOPs are two per multiply-add of one forward pass: the matrix products, and the products

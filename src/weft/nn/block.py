@@ -1,7 +1,7 @@
 """One layer of a stack: x_BTD -> x_BTD by self-attention, cross-attention (decoders with a source)
 and feed-forward.
 
-after   x = norm(x + f(x))              the article's and Vaswani's order
+after   x = norm(x + f(x))              Vaswani 2017
 before  x = x + f(norm(x))              trains deep stacks without warm-up (Xiong 2020)
 both    x = x + norm(f(norm(x)))        Gemma
 """

@@ -1,8 +1,7 @@
-"""Embedding: ids_BT -> x_BTD. A row of the table for each id, scaled, with its position and
-segment added.
+"""Embedding: ids_BT -> x_BTD. Word embedding, scaled, plus position and segment embedding.
 
-Differs from the article: [batch, tokens, width], not [tokens, batch, width]; what one id needs
-lies together in memory.
+Differs from the textbook: the layout is [batch, tokens, width], so the vector of a token is
+contiguous.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from weft.nn.positions.base import Position
 
 
 class EmbeddingConfig(Config):
-    """How ids become vectors, and whether the same table turns vectors back into logits."""
+    """Settings of the embedding, and which word tables are tied."""
 
     tied: Literal["all", "output", "input", "none"] = "all"
     """all: source, target and output share one table; output: target and output share one; input:
     source and target (T5 1.1); none: three tables."""
     scale: bool = False
-    """Multiply by sqrt(width), as Vaswani 2017 does, so that positions do not drown the words."""
+    """Multiply by sqrt(width), as Vaswani 2017, so that positions do not outweigh words."""
     norm: bool = False
-    """Normalise the sum of word and position (BERT, BLOOM)."""
+    """Normalize the sum of word and position (BERT, BLOOM)."""
     segments: int = Field(0, ge=0)
-    """Kinds of segment with a vector of their own (BERT: 2). 0: none."""
+    """Number of segment types, each with a vector (BERT: 2). 0: none."""
 
     @property
     def ties_output(self) -> bool:
@@ -62,6 +61,7 @@ class Embedding(nn.Module):
             x_BTD = x_BTD * self.scale
         x_BTD = position.add(x_BTD, positions_BT)
         if self.segments is not None:
-            none = batch.ids_BT.new_zeros(())
-            x_BTD = x_BTD + self.segments(none if batch.segments_BT is None else batch.segments_BT)
+            first = batch.ids_BT.new_zeros(())
+            segments = first if batch.segments_BT is None else batch.segments_BT
+            x_BTD = x_BTD + self.segments(segments)
         return self.dropout(self.norm(x_BTD))

@@ -1,5 +1,5 @@
-"""The output head: x_BTD -> logits_BTV. One product with a word table, which may be the
-embedding's own. And BERT's pooler: x_BTD -> x_BD, one vector a text."""
+"""LM head: x_BTD -> logits_BTV, a product with a word table, which may be tied to the embedding's.
+And BERT's pooler: x_BTD -> x_BD, one vector per text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from weft.nn.norm import NormConfig, build_norm
 
 
 class LMHeadConfig(Config):
-    """How the last vectors become logits."""
+    """Settings of the LM head."""
 
     bias: bool = False
     scale: float = Field(1.0, gt=0)
     """Factor on the vectors before the product (T5 with a tied table: width ** -0.5)."""
     softcap: float | None = Field(None, gt=0)
-    """30.0: logits are squeezed into -30..30 by 30 tanh(x / 30) (Gemma 2)."""
+    """30.0: logits are limited to -30..30 by 30 tanh(x / 30) (Gemma 2)."""
     transform: bool = False
-    """A dense layer, GELU and a norm before the product (BERT's masked-word head)."""
+    """A dense layer, GELU and a norm before the product (BERT's masked language modeling head)."""
 
 
 class LMHead(nn.Module):
@@ -39,12 +39,12 @@ class LMHead(nn.Module):
         self.transform = Transform(width, norm) if config.transform else nn.Identity()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.cap(self.project(self.pre_projection(x_BTD)))
+        return self.apply_softcap(self.project(self.pre_projection(x_BTD)))
 
     def logit_of(self, x_ND: Tensor, token: int) -> Tensor:
-        """The logits of one token, logits_N; packed, the same bits as among all."""
+        """The logits of one token, logits_N. Of a packed head they have the bits of `forward`."""
         logits_N1 = self.project(self.pre_projection(x_ND), slice(token, token + 1))
-        return self.cap(logits_N1)[:, 0]
+        return self.apply_softcap(logits_N1)[:, 0]
 
     def project(self, x: Tensor, outputs: slice | None = None) -> Tensor:
         """The product with the word table, or with a range of its rows."""
@@ -55,12 +55,12 @@ class LMHead(nn.Module):
         x = self.transform(x)
         return x if self.scale == 1.0 else x * self.scale
 
-    def cap(self, logits: Tensor) -> Tensor:
+    def apply_softcap(self, logits: Tensor) -> Tensor:
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
 class Transform(nn.Module):
-    """norm(gelu(x W + b)), BERT's step between the last layer and its word table."""
+    """norm(gelu(x W + b)), between BERT's last layer and its word table."""
 
     def __init__(self, width: int, norm: NormConfig) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Transform(nn.Module):
 
 
 class Pooler(nn.Module):
-    """tanh(x_0 W + b): BERT's vector of a text, which its next-sentence training made."""
+    """tanh(x_0 W + b): BERT's vector of a text, trained by next-sentence prediction."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,12 +1,11 @@
-"""A mixture of experts with shared experts: x_BTD -> y_BTD (DeepSeekMoE, Dai 2024).
+"""Mixture of experts with shared experts: x_BTD -> y_BTD (Shazeer 2017; DeepSeekMoE, Dai 2024).
 
-    y = shared(x) + sum over the chosen experts e of share_e * expert_e(x)
+    y = shared(x) + sum over the selected experts e of weight_e * expert_e(x)
 
-A router scores every expert, the best few are chosen for each token, and each is a SwiGLU layer of
-its own. Tokens are sorted by expert: one with work computes once for all of them, one without costs
-nothing. Differs from the papers: there is no auxiliary loss that balances the load, and no rule
-that moves the correction; both are left to training code that wants them. V2 and V3 in the settings
-are DeepSeek's.
+A router scores every expert and selects the top few for each token; an expert is a SwiGLU layer.
+Tokens are sorted by expert, so each expert is computed once for all of its tokens, and an expert
+without tokens costs nothing. Differs from the papers: there is no auxiliary load-balancing loss and
+no update rule for the correction. V2 and V3 in the settings are DeepSeek's.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from weft.nn.linear import Linear
 
 
 def gated_width(width: int) -> int:
-    """8/3 of the width, up to a multiple of 64: three matrices then weigh what two of 4x do."""
+    """8/3 of the width, up to a multiple of 64: as many weights in three matrices as 4x in two."""
     return round_up(8 * width / 3, 64)
 
 
@@ -41,27 +40,27 @@ class MixtureOfExpertsConfig(Config):
 
     kind: Literal["experts"] = "experts"
     num_experts: int = Field(8, ge=1)
-    """Experts to choose from."""
+    """Number of routed experts."""
     experts_per_token: int = Field(2, ge=1)
-    """How many of them work for each token."""
+    """Routed experts selected for each token (top-k)."""
     shared_experts: int = Field(1, ge=0)
-    """Experts that work for every token, beside the chosen ones. 0: none."""
+    """Experts that every token uses, besides the selected ones. 0: none."""
     width: int | None = Field(None, ge=1)
-    """Width F inside one expert. None: a swiglu layer's, split among the experts that work."""
+    """Width F inside one expert. None: a swiglu layer's, divided by a token's experts."""
     scoring: Literal["softmax", "sigmoid"] = "softmax"
-    """softmax: experts compete (V2). sigmoid: each is scored by itself (V3)."""
+    """softmax: scores of all experts sum to 1 (V2). sigmoid: independent scores (V3)."""
     correction: bool = False
-    """A number per expert added to its score for the choice alone, never to its share (V3)."""
+    """A number per expert added to its score for the selection, not to its weight (V3)."""
     num_groups: int = Field(1, ge=1)
-    """Experts are split into this many groups of neighbours."""
+    """Experts are divided into this many groups of consecutive experts."""
     groups_per_token: int = Field(1, ge=1)
-    """A token's experts come from this many groups."""
+    """A token's experts are selected from this many groups."""
     group_score: Literal["max", "top2"] = "max"
-    """A group is as good as its best expert (V2), or as its two best together (V3)."""
+    """Score of a group: that of its best expert (V2), or the sum of its two best (V3)."""
     normalise: bool = True
-    """Whether the shares of the chosen experts are made to sum to 1, before `scale`."""
+    """Whether the weights of the selected experts are normalized to sum to 1, before `scale`."""
     scale: float = Field(1.0, gt=0)
-    """The shares are multiplied by this."""
+    """Factor on the weights."""
 
     @property
     def group_size(self) -> int:
@@ -106,10 +105,10 @@ class MixtureOfExpertsConfig(Config):
 
 
 class Router(nn.Module):
-    """score = softmax or sigmoid(x W); the best experts of the best groups are chosen.
+    """score = softmax or sigmoid(x W); selects the top experts of the top groups.
 
-    `weight_ED` has one row per expert. `correction_E`, where asked for, is a buffer: it is saved
-    with the model and no gradient reaches it.
+    `weight_ED` has one row per expert. `correction_E`, if configured, is a buffer: it is saved with
+    the model and has no gradient.
     """
 
     correction_E: Tensor | None
@@ -123,36 +122,36 @@ class Router(nn.Module):
         self.register_buffer("correction_E", correction_E)
 
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """(chosen, share) of each token, both [N, experts_per_token], the best expert first."""
+        """(expert ids, weights) of each token, both [N, experts_per_token], best expert first."""
         config, logits_NE = self.config, self.logits(x_ND)
         is_sigmoid = config.scoring == "sigmoid"
         score_NE = activation("sigmoid", logits_NE) if is_sigmoid else logits_NE.softmax(-1)
         rank_NE = score_NE.detach()
         if self.correction_E is not None:
             rank_NE = rank_NE + self.correction_E
-        chosen = self.within_groups(rank_NE).topk(config.experts_per_token, dim=-1).indices
-        share = score_NE.gather(-1, chosen)
+        expert_ids = self.within_groups(rank_NE).topk(config.experts_per_token, dim=-1).indices
+        weights = score_NE.gather(-1, expert_ids)
         if config.normalise:
-            share = share / (share.sum(-1, keepdim=True) + 1e-20)
-        return chosen, share * config.scale
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return expert_ids, weights * config.scale
 
     def logits(self, x_ND: Tensor) -> Tensor:
         return router_logits(x_ND, self.weight_ED)
 
     def within_groups(self, rank_NE: Tensor) -> Tensor:
-        """The same ranks, -inf for the experts of all but the best groups."""
+        """The same ranks, -inf for the experts outside the top groups."""
         config = self.config
         if config.groups_per_token == config.num_groups:
             return rank_NE
         in_groups = rank_NE.unflatten(-1, (config.num_groups, config.group_size))
         best = in_groups.topk(2 if config.group_score == "top2" else 1, dim=-1).values.sum(-1)
-        chosen = best.topk(config.groups_per_token, dim=-1).indices
-        is_out = torch.ones_like(best, dtype=torch.bool).scatter(-1, chosen, False)
+        group_ids = best.topk(config.groups_per_token, dim=-1).indices
+        is_out = torch.ones_like(best, dtype=torch.bool).scatter(-1, group_ids, False)
         return in_groups.masked_fill(is_out[..., None], -math.inf).flatten(-2)
 
 
 class SharedExperts(nn.Module):
-    """One SwiGLU layer as wide as all shared experts together, which is the same as their sum."""
+    """One SwiGLU layer as wide as all shared experts together, which equals their sum."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -165,10 +164,10 @@ class SharedExperts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """shared(x) + sum of share_e * expert_e(x) over the chosen experts.
+    """shared(x) + sum of weight_e * expert_e(x) over the selected experts.
 
-    The weights of all experts are stacked: `gate_up_EFD` (2F rows an expert: the gate's, then up's)
-    and `down_EDF`.
+    The matrices of all experts are stacked: `gate_up_EFD` (2F rows per expert: gate, then up) and
+    `down_EDF`.
     """
 
     def __init__(self, config: MixtureOfExpertsConfig, width: int) -> None:
@@ -185,19 +184,19 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         check_shapes(x_BTD=x_BTD, D=self.width)
         x_ND = x_BTD.flatten(0, -2)
-        chosen, share = self.router(x_ND)
-        y_ND = (self.routed(x_ND, chosen) * share[..., None]).sum(1).to(x_BTD.dtype)
+        expert_ids, weights = self.router(x_ND)
+        y_ND = (self.routed(x_ND, expert_ids) * weights[..., None]).sum(1).to(x_BTD.dtype)
         y_BTD = y_ND.view_as(x_BTD)
         return y_BTD if self.shared is None else y_BTD + self.shared(x_BTD)
 
-    def routed(self, x_ND: Tensor, chosen: Tensor) -> Tensor:
-        """What each chosen expert makes of its token: [N, experts_per_token, D]."""
-        expert = chosen.flatten()
+    def routed(self, x_ND: Tensor, expert_ids: Tensor) -> Tensor:
+        """The outputs of the selected experts of each token: [N, experts_per_token, D]."""
+        expert = expert_ids.flatten()
         order = expert.argsort(stable=True)
         counts = torch.bincount(expert, minlength=self.config.num_experts).tolist()
-        parts = x_ND.index_select(0, order // chosen.shape[1]).split(counts)
+        parts = x_ND.index_select(0, order // expert_ids.shape[1]).split(counts)
         outputs = torch.cat(self.run_experts(parts))
-        return outputs.index_select(0, order.argsort()).unflatten(0, chosen.shape)
+        return outputs.index_select(0, order.argsort()).unflatten(0, expert_ids.shape)
 
     def run_experts(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """The output of each expert for its tokens; experts without tokens are left out."""
@@ -224,6 +223,6 @@ def swiglu(x: Tensor, gate_up_FD: Tensor, down_DF: Tensor) -> Tensor:
 
 
 def uniform_(weight: Tensor) -> None:
-    """nn.Linear's own start: within 1 / sqrt(inputs) of zero."""
+    """The initialization of nn.Linear: uniform within 1 / sqrt(inputs) of zero."""
     bound = weight.shape[-1] ** -0.5
     nn.init.uniform_(weight, -bound, bound)

@@ -3,8 +3,7 @@
     layernorm  (x - mean(x)) / sqrt(var(x) + eps) * weight + bias      Ba 2016
     rmsnorm    x / sqrt(mean(x ** 2) + eps) * weight                   Zhang 2019
 
-Differs from the article, whose code divides by (std + eps) with Bessel's correction in std: here
-eps is inside the root and the variance is divided by D, as in the paper and in every trained model.
+eps is inside the root and the variance is divided by D, as in the papers and in trained models.
 Statistics are float32 at least, whatever the dtype of x. native/kernels.py chooses between torch
 and the compiled kernel, which is used on a CPU where no gradient is needed.
 """
@@ -25,7 +24,7 @@ from weft.native.kernels import norm
 
 
 class NormConfig(Config):
-    """Which norm, and where it stands."""
+    """Which norm, and where it is placed."""
 
     kind: Literal["layernorm", "rmsnorm"] = "layernorm"
     eps: float = Field(1e-5, gt=0)
@@ -33,7 +32,7 @@ class NormConfig(Config):
     bias: bool | None = None
     """Whether a layernorm has an additive term. None: yes. An rmsnorm never has one."""
     placement: Literal["before", "after", "both"] = "before"
-    """before: x + f(norm(x)). after: norm(x + f(x)), as the article. both: x + norm(f(norm(x))),
+    """before: x + f(norm(x)). after: norm(x + f(x)), as Vaswani 2017. both: x + norm(f(norm(x))),
     as Gemma 2."""
     unit_offset: bool = False
     """True: the stored weight is the real one minus 1 (Gemma)."""
@@ -43,7 +42,7 @@ class NormConfig(Config):
         return self.kind == "layernorm" and self.bias is not False
 
     def for_heads(self, eps: float | None = None) -> NormConfig:
-        """The same as an rmsnorm: what stands inside attention, over a head or a latent row."""
+        """An rmsnorm with the same settings, for the heads or latent rows inside attention."""
         return NormConfig(kind="rmsnorm", eps=eps or self.eps, unit_offset=self.unit_offset)
 
     def cross_checks(self) -> Iterable[Problem]:
@@ -95,5 +94,5 @@ NORMS: dict[str, type[Norm]] = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
 def build_norm(config: NormConfig, width: int) -> Norm:
-    """A fresh norm over vectors of `width` numbers; at first it only normalises."""
+    """A new norm over vectors of `width` numbers, without scaling at first."""
     return pick(NORMS, config.kind, "norm")(config, width)

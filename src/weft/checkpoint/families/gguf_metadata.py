@@ -32,7 +32,7 @@ from torch import Tensor
 from weft.checkpoint.families.hf_config import ORIGINAL_LENGTH, HFConfig
 from weft.checkpoint.weight_rules import WeightRule
 from weft.core.errors import DataError, UsageError
-from weft.models.config import MOST_LAYERS
+from weft.models.config import MAX_LAYERS
 
 HFValues = Mapping[str, Any]
 """The values of a config.json."""
@@ -85,8 +85,8 @@ class GGUFMetadata:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             self.fail(key, repr(value), "an integer above 0")
-        if key.endswith("block_count") and value > MOST_LAYERS:
-            self.fail(key, repr(value), f"at most {MOST_LAYERS:,}")
+        if key.endswith("block_count") and value > MAX_LAYERS:
+            self.fail(key, repr(value), f"at most {MAX_LAYERS:,}")
         return int(value)
 
     def sizes(self, keys: Mapping[str, str]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import DataError
-from weft.models.config import MOST_LAYERS, ModelConfig
+from weft.models.config import MAX_LAYERS, ModelConfig
 from weft.nn.positions import RotaryConfig
 
 ACTIVATIONS = {
@@ -88,8 +88,8 @@ class HFConfig:
             raise DataError(f"has no {key}, which this family needs.", self.path)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             raise DataError(f"{key} is {value!r}: it must be an integer above 0.", self.path)
-        if key.endswith("layers") and value > MOST_LAYERS:
-            raise DataError(f"{key} is {value}: it must be at most {MOST_LAYERS:,}.", self.path)
+        if key.endswith("layers") and value > MAX_LAYERS:
+            raise DataError(f"{key} is {value}: it must be at most {MAX_LAYERS:,}.", self.path)
         return value
 
     def number(self, key: str, default: float) -> float:
