@@ -152,8 +152,10 @@ class Stack(nn.Module):
                 f"the sequence has {start + T} tokens but the model's max_len is "
                 f"{config.max_len}. Shorten it, or build the model with a larger max_len."
             )
+        if batch.cache is None:
+            return
         limit = config.max_cached_len
-        if batch.cache is None or limit == config.max_len:
+        if limit == config.max_len:
             return
         length = T + (start if isinstance(start, int) else int(start.max()))
         if length > limit:

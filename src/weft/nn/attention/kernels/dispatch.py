@@ -43,10 +43,10 @@ def flash_attention(call: DenseCall) -> tuple[Tensor, Tensor]:
     q_BTHC, bias = call.q_BTHC, call.bias
     if call.dropout > 0:
         return reference_attention(call)
-    if flex_fits(call):
+    is_cpu = q_BTHC.device.type == "cpu"
+    if not is_cpu and flex_fits(call):
         return flex_attention(call)
     grid = Grid.of(q_BTHC, call.kv)
-    is_cpu = q_BTHC.device.type == "cpu"
     if call.softcap is not None or not is_cpu or not can_materialize(bias, q_BTHC, grid):
         is_small = grid.pairs * q_BTHC.shape[2] <= MAX_STORED_SCORES
         return reference_attention(call) if is_small else tiled_attention(call)
