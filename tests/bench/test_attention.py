@@ -10,7 +10,7 @@ from weft.bench import measure, plots
 from weft.bench.attention import (
     PASSES,
     PATTERNS,
-    AttentionRow,
+    AttentionTiming,
     AttentionWorkload,
     make_inputs,
     peaks,
@@ -108,7 +108,7 @@ def test_peaks_count_at_least_the_results():
 
 
 ROWS = [
-    AttentionRow("flash", "causal", length, name, seconds, 1000 * length)
+    AttentionTiming("flash", "causal", length, name, seconds, 1000 * length)
     for length, seconds in ((256, 0.1), (64, 0.01))
     for name in PASSES
 ]
@@ -132,7 +132,7 @@ def test_the_table_has_a_line_for_each_kernel_pattern_and_length():
 
 
 def test_a_plot_has_a_line_for_each_kernel_and_pattern(tmp_path):
-    other = [AttentionRow("sparse", "window", row.length, row.passed, 0.02, 5) for row in ROWS]
+    other = [AttentionTiming("sparse", "window", row.length, row.passed, 0.02, 5) for row in ROWS]
     path = tmp_path / "rows.svg"
     plots.plot_attention([*ROWS, *other], path)
     drawn = path.read_text()

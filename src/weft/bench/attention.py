@@ -59,7 +59,7 @@ class AttentionWorkload:
 
 
 @dataclass(frozen=True)
-class AttentionRow:
+class AttentionTiming:
     """One measurement."""
 
     kernel: str
@@ -100,7 +100,7 @@ def measure(
     tasks: Sequence[AttentionWorkload],
     repeats: int = 3,
     step: Callable[[int], None] = lambda amount: None,
-) -> list[AttentionRow]:
+) -> list[AttentionTiming]:
     """Two rows for each workload, one for each pass. `step(1)` is called after each run."""
     before = torch.get_num_threads()
     try:
@@ -122,10 +122,10 @@ def with_progress(results: Iterable[Any], step: Callable[[int], None]) -> Iterab
 
 def rows(
     tasks: Sequence[AttentionWorkload], seconds: list[list[float]], memory: Iterable[Sequence[int]]
-) -> Iterable[AttentionRow]:
+) -> Iterable[AttentionTiming]:
     for task, times, peaks in zip(tasks, seconds, memory, strict=True):
         for name, second, peak in zip(PASSES, times, peaks, strict=True):
-            yield AttentionRow(task.kernel, task.pattern, task.length, name, second, peak)
+            yield AttentionTiming(task.kernel, task.pattern, task.length, name, second, peak)
 
 
 def run(
@@ -161,7 +161,9 @@ def make_inputs(workload: AttentionWorkload) -> list[Tensor]:
     return [*(x.requires_grad_() for x in tensors[:3]), tensors[3]]
 
 
-def to_json(rows: Sequence[AttentionRow], task: AttentionWorkload, repeats: int) -> dict[str, Any]:
+def to_json(
+    rows: Sequence[AttentionTiming], task: AttentionWorkload, repeats: int
+) -> dict[str, Any]:
     """The rows, and everything needed to reproduce them."""
     sizes = {"batch": 1, "heads": task.heads, "head_size": task.head_size, "dtype": "float32"}
     settings = {**sizes, "repeats": repeats, "seed": task.seed}

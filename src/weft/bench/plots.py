@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.bench.attention import PASSES, AttentionRow
+from weft.bench.attention import PASSES, AttentionTiming
 from weft.core.errors import UsageError
 
 ATTENTION_COLUMNS = (
@@ -21,7 +21,7 @@ ATTENTION_COLUMNS = (
     "peak extra MB",
 )
 SystemRow = Mapping[str, Any]
-Series = dict[tuple[str, str], list[AttentionRow]]
+Series = dict[tuple[str, str], list[AttentionTiming]]
 
 MEASURES = {
     "tokens_per_second": "tokens/s",
@@ -41,9 +41,9 @@ EXTRAS = {
 """Further values that a row may have."""
 
 
-def attention_table(rows: Sequence[AttentionRow]) -> list[list[Any]]:
+def attention_table(rows: Sequence[AttentionTiming]) -> list[list[Any]]:
     """Cells in the order of ATTENTION_COLUMNS; the peak is that of forward and backward."""
-    grouped: dict[tuple[str, str, int], dict[str, AttentionRow]] = defaultdict(dict)
+    grouped: dict[tuple[str, str, int], dict[str, AttentionTiming]] = defaultdict(dict)
     for row in rows:
         grouped[row.kernel, row.pattern, row.length][row.passed] = row
     return [
@@ -52,7 +52,7 @@ def attention_table(rows: Sequence[AttentionRow]) -> list[list[Any]]:
     ]
 
 
-def plot_attention(rows: Sequence[AttentionRow], path: Path) -> None:
+def plot_attention(rows: Sequence[AttentionTiming], path: Path) -> None:
     """Write a figure of forward and backward; the file's suffix selects the format."""
     figure = new_figure(path, 11, 4.5)
     left, right = figure.subplots(1, 2)
@@ -63,7 +63,7 @@ def plot_attention(rows: Sequence[AttentionRow], path: Path) -> None:
     save_figure(figure, path)
 
 
-def attention_series(rows: Sequence[AttentionRow]) -> Series:
+def attention_series(rows: Sequence[AttentionTiming]) -> Series:
     """Rows of forward and backward, by kernel and pattern, in order of length."""
     series: Series = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.length):
