@@ -1,4 +1,4 @@
-"""The article's attention code and its fruit example, beside ours."""
+"""The article's attention code and its fruit example, compared with every kernel of Weft."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.nn.attention.masks import Causal
 def attention(
     query: Tensor, key: Tensor, value: Tensor, dropout: nn.Module | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The article's code, as it stands there."""
+    """Copied from the article."""
     d_k = query.size(-1)
     scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(d_k)
     p_attn = scores.softmax(dim=-1)
@@ -54,9 +54,8 @@ def test_a_mask_is_the_articles_upper_triangle_of_large_negative_numbers() -> No
         torch.testing.assert_close(out_BTHU[0, :, 0], expected)
 
 
-def test_where_ours_differs_a_query_that_may_see_nothing_gets_zero() -> None:
-    """Large negative numbers give such a query the mean of all values; ours gives it nothing at
-    all."""
+def test_unlike_the_article_a_fully_masked_query_gets_zero() -> None:
+    """Adding -1e9 to all scores of a query gives the mean of all values; Weft returns zeros."""
     q, k, v = draw(1, 8, seed=1), draw(3, 8, seed=2), draw(3, 8, seed=3)
     from_article = (q @ k.T / math.sqrt(8) + torch.full((1, 3), -1e9)).softmax(-1) @ v
     torch.testing.assert_close(from_article[0], v.mean(0))
@@ -67,12 +66,10 @@ def test_where_ours_differs_a_query_that_may_see_nothing_gets_zero() -> None:
 
 
 def test_fruit_gives_eight() -> None:
-    """apple 0.6, banana 0.4, chair 0.0 over the values 10, 5, 2: the article's retrieval
-    example."""
+    """The article's retrieval example: apple 0.6, banana 0.4, chair 0.0; values 10, 5, 2."""
     weights = torch.tensor([0.6, 0.4, 0.0])
     values = torch.tensor([10.0, 5.0, 2.0])
-    # scores whose softmax is exactly these weights; a chair is so far away that nothing is left of
-    # it
+    # scores whose softmax is exactly these weights; -inf gives the chair weight 0
     scores = torch.tensor([math.log(0.6), math.log(0.4), -math.inf])
     torch.testing.assert_close(scores.softmax(0), weights)
     k_BSKC = torch.tensor([math.log(0.6), math.log(0.4), -1e4]).view(1, 3, 1, 1)
@@ -86,8 +83,7 @@ def test_fruit_gives_eight() -> None:
 
 
 def test_scaling_keeps_the_softmax_from_saturating() -> None:
-    """The foundation document's reason for sqrt(d_k): without it, wide heads put all weight on one
-    key."""
+    """Reason for sqrt(d_k): without it, wide heads put nearly all weight on one key."""
     q, k = draw(64, 256, seed=1), draw(64, 256, seed=2)
     scaled, raw = (q @ k.T / 16).softmax(-1), (q @ k.T).softmax(-1)
     view = DenseView(k[None, :, None], k[None, :, None])

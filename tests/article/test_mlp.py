@@ -1,4 +1,4 @@
-"""The article's MLP, as printed, is kind relu without bias: same weights, same numbers."""
+"""The article's MLP is kind relu without bias: the same weights give the same output."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def ours_of(article: MLP) -> nn.Module:
     return ours
 
 
-def test_ours_is_the_articles_to_the_last_bit() -> None:
+def test_ours_is_bit_identical_to_the_articles() -> None:
     article = MLP(D, INNER, dropout=0.0)
     x_BTD = torch.randn(B, T, D)
     assert torch.equal(ours_of(article)(x_BTD), article(x_BTD))
 
 
-def test_gradients_are_the_articles() -> None:
+def test_gradients_equal_the_articles() -> None:
     article = MLP(D, INNER, dropout=0.0)
     ours, x_BTD, weight_BTD = ours_of(article), torch.randn(B, T, D), torch.randn(B, T, D)
     (article(x_BTD) * weight_BTD).sum().backward()
@@ -45,8 +45,8 @@ def test_gradients_are_the_articles() -> None:
     torch.testing.assert_close(ours.down.weight.grad, article.w2.weight.grad)
 
 
-def test_the_articles_dropout_is_one_of_the_result() -> None:
-    """Here it belongs to the residual path around the layer (nn/block.py)."""
+def test_the_articles_dropout_is_applied_to_the_output() -> None:
+    """In Weft the block applies it before the residual connection (nn/block.py)."""
     article, x_BTD = MLP(D, INNER, dropout=0.5), torch.randn(B, T, D)
     ours = ours_of(article)
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies over the settings space: every part of a model switched independently."""
+"""Hypothesis strategies for ModelConfig: every part of a model varies independently."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ NORMS = st.fixed_dictionaries(
 
 @st.composite
 def configs(draw: st.DrawFn, kind: str, position: str | None = None) -> ModelConfig:
-    """Any settings of one kind of model."""
+    """Random settings of one kind of model."""
     name = position or draw(st.sampled_from(sorted(POSITION_SETTINGS)))
     return ModelConfig(
         **SIZES,

@@ -1,5 +1,5 @@
-"""What every model promises, whatever its settings: hypothesis draws the settings, the promises
-stay."""
+"""Properties that hold for every model, with settings drawn by Hypothesis: causality, padding,
+caching, equal results of all kernels, packing and gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 
 def fresh(config: ModelConfig) -> Model:
-    """A model in eval mode whose every weight is random, biases and norms too."""
+    """A model in eval mode with random weights, including biases and norms."""
     model = build_model(config, seed=1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -37,12 +37,11 @@ def ids(rows: int, length: int, seed: int = 0) -> Tensor:
 
 
 def is_length_dependent(config: ModelConfig) -> bool:
-    """Dynamic scaling turns all keys by the length of the text, earlier ones too: that is its
-    rule."""
+    """Whether rotations of earlier keys depend on the length of the text: dynamic RoPE scaling."""
     return config.position.kind == "rotary" and config.position.scaling.kind == "dynamic"
 
 
-def test_the_strategies_know_every_position() -> None:
+def test_the_strategies_cover_every_position_encoding() -> None:
     assert set(POSITION_SETTINGS) == set(POSITIONS)
 
 
@@ -59,7 +58,7 @@ def test_a_later_token_changes_no_earlier_output(config: ModelConfig, cut: int) 
 
 
 @given(config=configs("decoder"))
-def test_padding_is_invisible_to_a_decoder(config: ModelConfig) -> None:
+def test_padding_does_not_change_a_decoder(config: ModelConfig) -> None:
     model, ids_BT = fresh(config), ids(3, 11)
     lengths = [11, 6, 1]
     with torch.no_grad():
@@ -70,7 +69,7 @@ def test_padding_is_invisible_to_a_decoder(config: ModelConfig) -> None:
 
 
 @given(config=configs("encoder"))
-def test_padding_is_invisible_to_an_encoder(config: ModelConfig) -> None:
+def test_padding_does_not_change_an_encoder(config: ModelConfig) -> None:
     model, ids_BT = fresh(config), ids(3, 11)
     lengths = [11, 6, 1]
     with torch.no_grad():
@@ -81,7 +80,7 @@ def test_padding_is_invisible_to_an_encoder(config: ModelConfig) -> None:
 
 
 @given(config=configs("encoder-decoder"))
-def test_padding_of_source_and_target_is_invisible(config: ModelConfig) -> None:
+def test_padding_of_source_and_target_changes_nothing(config: ModelConfig) -> None:
     model = fresh(config)
     source, target = ids(2, 9, seed=3), ids(2, 7, seed=4)
     with torch.no_grad():
@@ -96,8 +95,8 @@ def test_padding_of_source_and_target_is_invisible(config: ModelConfig) -> None:
 @settings(max_examples=30)
 @given(config=configs("decoder"), data=st.data())
 def test_cached_equals_uncached_step_by_step(config: ModelConfig, data: st.DataObject) -> None:
-    """Prompts of different lengths, then chunks of new tokens: each output as in one pass over all
-    of it."""
+    """Prompts of different lengths, then chunks of new tokens: the outputs equal those of one
+    forward pass over the whole sequence."""
     if is_length_dependent(config):
         # keys can be cached up to the original length only
         config = config.with_changes({"position.scaling.original_max_len": 16})
@@ -130,12 +129,12 @@ def test_cached_equals_uncached_with_a_source(config: ModelConfig) -> None:
     target = ids(2, 8, seed=4)
     cache = ContiguousCache(model.kv_specs(), 2, 8)
     with torch.no_grad():
-        memory = model.encode(source)
+        memory_BSD = model.encode(source)
         for t in range(8):
-            given_ = {"memory_BSD": memory, "memory_lengths_B": source.lengths_B}
-            got = model(ForwardBatch(target[:, t : t + 1], cache=cache, **given_))
+            memory_inputs = {"memory_BSD": memory_BSD, "memory_lengths_B": source.lengths_B}
+            got = model(ForwardBatch(target[:, t : t + 1], cache=cache, **memory_inputs))
             cache.advance(1)
-            expected = model(ForwardBatch(target[:, : t + 1], **given_))[:, -1:]
+            expected = model(ForwardBatch(target[:, : t + 1], **memory_inputs))[:, -1:]
             torch.testing.assert_close(got, expected, **CLOSE)
 
 
@@ -181,10 +180,10 @@ def test_absorbed_equals_expanded(kind: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 @given(data=st.data())
-def test_packed_documents_do_not_see_each_other(kind: str, data: st.DataObject) -> None:
+def test_packed_documents_do_not_attend_to_each_other(kind: str, data: st.DataObject) -> None:
     config = data.draw(configs(kind))
     if is_length_dependent(config) or config.attention.pattern.kind == "global":
-        return  # both are about the whole row: its length, and its first token
+        return  # both depend on the whole row: its length, and its first token
     model, ids_BT = fresh(config), ids(1, 11)
     documents = torch.tensor([[0] * 4 + [1] * 1 + [2] * 6])
     with torch.no_grad():
@@ -198,10 +197,10 @@ def test_packed_documents_do_not_see_each_other(kind: str, data: st.DataObject) 
 @settings(max_examples=12)
 @given(data=st.data())
 def test_gradients_agree_with_finite_differences(position: str, data: st.DataObject) -> None:
-    """The slope of the loss along a random direction in all weights at once, in float64."""
+    """Directional derivative of the loss along a random direction of all weights, in float64."""
     config = data.draw(configs("encoder-decoder", position))
     if config.feedforward.kind == "experts":
-        return  # a step may change which experts are chosen; test_experts.py fixes it
+        return  # a finite step may change the selected experts (test_mixture_of_experts.py)
     config = config.with_changes({"feedforward": {"kind": "gelu", "width": 20}})  # relu has kinks
     model = fresh(config).double()
     source, target = ForwardBatch(ids(2, 5, seed=3)), ForwardBatch(ids(2, 4, seed=4))
@@ -210,10 +209,10 @@ def test_gradients_agree_with_finite_differences(position: str, data: st.DataObj
         return (model(target, source) ** 2).mean()
 
     weights = list(model.parameters())
-    slopes = torch.autograd.grad(loss(), weights, allow_unused=True)
+    grads = torch.autograd.grad(loss(), weights, allow_unused=True)
     generator = torch.Generator().manual_seed(5)
     steps = [torch.randn(w.shape, generator=generator, dtype=torch.float64) for w in weights]
-    expected = sum((g * s).sum() for g, s in zip(slopes, steps, strict=True) if g is not None)
+    expected = sum((g * s).sum() for g, s in zip(grads, steps, strict=True) if g is not None)
     with torch.no_grad():
         values = []
         for sign in (1e-6, -2e-6):

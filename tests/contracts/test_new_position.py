@@ -1,5 +1,5 @@
-"""A new position encoding is one class and one table entry: three that are defined here, and which
-path computes them."""
+"""A new position encoding is one class and one table entry. Defines three (by distance, contextual,
+query scaling) and checks their results and which attention path computes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogDistanceConfig(PositionConfigBase):
 
 
 class LogDistance(Position):
-    """bias(q, k) = -slope log(1 + |q - k|): depends on the distance alone."""
+    """bias(q, k) = -slope log(1 + |q - k|): depends only on the distance."""
 
     config_type = LogDistanceConfig
 
@@ -133,7 +133,7 @@ ALL = {**POSITIONS, **NEW}
 
 
 class NewModelConfig(ModelConfig):
-    """ModelConfig, had the new kinds been in POSITIONS when it was imported."""
+    """ModelConfig whose position may also be one of the new kinds."""
 
     position: config_union(ALL)  # type: ignore[valid-type]
 
@@ -183,13 +183,13 @@ def test_packed_over_pages_equals_each_sequence_alone(
 def test_a_bias_by_distance_is_computed_by_the_compiled_kernel_from_a_table(
     kind: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ALiBi is; any other bias is computed query by query."""
+    """Like ALiBi; any other bias is computed query by query."""
     tables, each_query = [], []
     compiled, by_query = attention_kernels.paged_attention, paged_attention.attend_each_query
 
     def run_compiled(q_NHC, view, params):  # type: ignore[no-untyped-def]
         result = compiled(q_NHC, view, params)
-        assert result is not None, "the compiled kernel refused the call"
+        assert result is not None, "the compiled kernel rejected the call"
         tables.append(params.bias_HM)
         return result
 
@@ -258,7 +258,7 @@ def contextual_by_hand(layer: GroupedQueryAttention, ctx: AttentionContext, x_TD
 def test_gradients_reach_the_keys_through_a_contextual_encoding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of the reference kernel equal those of the tiled kernel."""
+    """The reference kernel and the tiled kernel have equal gradients."""
     monkeypatch.setattr(dispatch, "MAX_STORED_SCORES", 0)
     monkeypatch.setattr(tiled, "TILE", 3)
     grads = []
@@ -273,7 +273,7 @@ def test_gradients_reach_the_keys_through_a_contextual_encoding(
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
-def test_query_scaling_changes_queries_alone() -> None:
+def test_query_scaling_changes_only_queries() -> None:
     torch.manual_seed(0)
     layer, ctx = layer_and_context("query_scaling", "reference")
     x_BTD = torch.randn(2, LENGTHS[1], D, dtype=torch.float64)

@@ -1,13 +1,13 @@
-"""The most memory from the start to the first token: the weights once, and little more.
+"""Peak memory until the first token: the weights are in memory only once.
 
-Measured in a process of its own, above the interpreter with Weft imported, as a share of the
-weights in float32 (150 MB):
+Measured in a new process, above the interpreter with Weft imported, as a multiple of the float32
+weights (150 MB):
 
-    Weft folder           1.3     floats are read, packed and let go layer by layer
-    Hugging Face folder   1.35    the same, and the parts of the weight that is put together
+    Weft folder           1.3     float weights are read, packed and freed layer by layer
+    Hugging Face folder   1.35    the same, and the parts of the weight that is being combined
     GGUF in 8 bits        0.6     a quarter for the weights, and the engine itself
 
-The same figures for any model: python -m tests.stories.test_memory MODEL
+To measure any model: python -m tests.stories.test_memory MODEL
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONFIG = {
 
 
 def measure(model: str) -> dict[str, float]:
-    """Load a model and write one token in this process: megabytes."""
+    """Load a model in this process, generate one token, and return megabytes."""
     import weft
     import weft.engine.loaded_model
 
@@ -58,7 +58,7 @@ def measure(model: str) -> dict[str, float]:
     }
 
 
-def fresh(path: Path) -> dict[str, float]:
+def measure_in_new_process(path: Path) -> dict[str, float]:
     """`measure` in a new process."""
     command = [sys.executable, "-m", "tests.stories.test_memory", str(path)]
     env = {**os.environ, "OMP_NUM_THREADS": "2", "WEFT_CHECK": "0"}
@@ -66,13 +66,13 @@ def fresh(path: Path) -> dict[str, float]:
     done = subprocess.run(
         command, cwd=root, check=True, capture_output=True, text=True, env=env
     )  # fmt: skip
-    told: dict[str, float] = json.loads(done.stdout)
-    return told
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # not above: the measured process imports this file, and is to be small
+    # imported here, because the measured process imports this file too
     from tests.checkpoint.gguf.tiny import tokenizer
 
     path = tmp_path_factory.mktemp("models") / "weft"
@@ -81,22 +81,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_weft_folder_is_never_there_twice(folder: Path) -> None:
-    told = fresh(folder)
-    assert told["weights_mb"] > 150
-    assert told["first_token_peak_mb"] <= 1.3 * told["weights_mb"], told
+def test_a_weft_folder_is_never_in_memory_twice(folder: Path) -> None:
+    figures = measure_in_new_process(folder)
+    assert figures["weights_mb"] > 150
+    assert figures["first_token_peak_mb"] <= 1.3 * figures["weights_mb"], figures
 
 
-def test_a_hugging_face_folder_is_never_there_twice(folder: Path) -> None:
+def test_a_hugging_face_folder_is_never_in_memory_twice(folder: Path) -> None:
     convert(folder, folder.parent / "hf", "hf")
-    told = fresh(folder.parent / "hf")
-    assert told["first_token_peak_mb"] <= 1.35 * told["weights_mb"], told
+    figures = measure_in_new_process(folder.parent / "hf")
+    assert figures["first_token_peak_mb"] <= 1.35 * figures["weights_mb"], figures
 
 
-def test_few_bits_never_become_floats(folder: Path) -> None:
+def test_quantized_weights_never_become_floats(folder: Path) -> None:
     convert(folder, folder.parent / "x.gguf", "gguf", dtype="q8_0")
-    told = fresh(folder.parent / "x.gguf")
-    assert told["first_token_peak_mb"] <= 0.6 * told["weights_mb"], told
+    figures = measure_in_new_process(folder.parent / "x.gguf")
+    assert figures["first_token_peak_mb"] <= 0.6 * figures["weights_mb"], figures
 
 
 if __name__ == "__main__":

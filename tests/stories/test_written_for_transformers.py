@@ -1,6 +1,6 @@
-"""A translation model trained here, from the settings of recipes/tatoeba.toml: `weft convert` says
-what stands in the way, training with what it says makes a model that `transformers` reads, and both
-translate alike."""
+"""Export of a translation model trained with the settings of recipes/tatoeba.toml: `weft convert`
+names the settings that Marian cannot represent; a model trained with the suggested settings is
+loaded by `transformers`, with the same translations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.core.config import read_settings
 from ..training.material import write_pairs
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tatoeba.toml"
-MIN_THREADED_NUMBERS = [
+SMALL_MODEL = [
     "model.width=32",
     "model.num_layers=1",
     "model.max_len=40",
@@ -36,22 +36,22 @@ MIN_THREADED_NUMBERS = [
 def train(out: Path, steps: int, changes: list[str]) -> Path:
     out.parent.mkdir(exist_ok=True)
     source, target = write_pairs(out.parent)
-    settings = [*MIN_THREADED_NUMBERS, f"train.steps={steps}", *changes]
-    told = [part for change in settings for part in ("--set", change)]
-    assert main(["train", str(RECIPE), "--pairs", str(source), str(target), *told,
+    settings = [*SMALL_MODEL, f"train.steps={steps}", *changes]
+    options = [part for change in settings for part in ("--set", change)]
+    assert main(["train", str(RECIPE), "--pairs", str(source), str(target), *options,
                  "--out", str(out)]) == 0  # fmt: skip
     return out
 
 
-def test_a_run_is_told_how_to_become_a_marian_and_then_is_one(
+def test_a_model_trained_with_the_suggested_settings_is_exported_as_marian(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert read_settings(RECIPE)["model"]["norm"]["placement"] == "before"
     before = train(tmp_path / "before" / "model", 2, [])
     assert main(["convert", str(before), str(tmp_path / "hf"), "--to", "hf"]) == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert "this model is not a marian: " in told and not (tmp_path / "hf").exists()
-    changes = re.findall(r"--set (model\S+)", told)
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "this model is not a marian: " in message and not (tmp_path / "hf").exists()
+    changes = re.findall(r"--set (model\S+)", message)
     assert "model.norm.placement=after" in changes
 
     model = train(tmp_path / "after" / "model", 120, changes)
@@ -61,7 +61,7 @@ def test_a_run_is_told_how_to_become_a_marian_and_then_is_one(
 
 
 def assert_same_translations(model: Path, folder: Path) -> None:
-    """Greedy and with 4 beams, of texts of several lengths in one batch."""
+    """Greedy and with 4 beams; texts of several lengths in one batch."""
     ours = weft.load(model)
     theirs, tokenizer = (
         kind.from_pretrained(folder) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer)
@@ -75,6 +75,6 @@ def assert_same_translations(model: Path, folder: Path) -> None:
             **batch, num_beams=beam, do_sample=False, length_penalty=1.0, early_stopping=beam > 1,
             max_new_tokens=30,
         )  # fmt: skip
-        shown = tokenizer.batch_decode(expected, skip_special_tokens=True)
-        assert ours.translate(texts, beam=beam, max_tokens=30) == shown
-        assert len(set(shown)) == len(texts), "the model has learnt to tell texts apart"
+        translations = tokenizer.batch_decode(expected, skip_special_tokens=True)
+        assert ours.translate(texts, beam=beam, max_tokens=30) == translations
+        assert len(set(translations)) == len(texts), "the model translates different texts alike"
