@@ -97,7 +97,7 @@ def bad(folder: Path) -> dict[str, tuple[list[object], int, str]]:
             2,
             "pairs and text given",
         ),
-        "one of a pair": (["--pairs", source, *out], 2, "1 training files but pairs are 2"),
+        "one of a pair": (["--pairs", source, *out], 2, "1 training files but pairs need 2"),
         "a file as folder": (["--text", source, "--out", target], 1, "cannot be written to"),
     }
 
