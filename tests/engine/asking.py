@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from weft.engine.beam_search import BeamBatch, BeamConfig, BeamSearch, Hypothesis
-from weft.engine.chances import Chances
 from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
+from weft.engine.logits import NextTokenLogits
 from weft.engine.request import GREEDY, GenerationRequest
 from weft.engine.scheduling.plan import Forked
 from weft.models.build import Model
@@ -23,14 +23,14 @@ def advance(searches: Sequence[BeamSearch], logits_NV: Tensor) -> list[list[int]
     """One step of all searches with these logits, in batches of one width. Returns the parents of
     the new beams of each; none if it is done."""
     nothing: Any = None
-    chances, begins = Chances(nothing, logits_NV, logits_NV), [0]
+    logits, begins = NextTokenLogits(nothing, logits_NV, logits_NV), [0]
     begins += accumulate(len(search.scores) for search in searches)
     parents: list[list[int]] = [[] for _ in searches]
     for width in {search.config.width for search in searches}:
         indices = [i for i, search in enumerate(searches) if search.config.width == width]
         rows = [row for i in indices for row in range(begins[i], begins[i + 1])]
         batch = BeamBatch([searches[i] for i in indices], [1] * len(indices), False)
-        batch.choose(chances.of(rows))
+        batch.choose(logits.select(rows))
         for i, result in zip(indices, batch.results(), strict=True):
             if isinstance(result, Forked):
                 parents[i] = [child.parent for child in result.children]

@@ -272,7 +272,7 @@ def test_texts_that_are_only_read_have_no_rows() -> None:
     with pytest.raises(UsageError, match="no generation request r0"):
         engine.attention(engine.submit_embedding([5, 6, 7]), 0, 0, 1)
     checkpoint = tiny("encoder")
-    with pytest.raises(UsageError, match="kind encoder: it keeps no rows"):
+    with pytest.raises(UsageError, match="kind encoder and has no KV cache"):
         Engine(checkpoint.model, checkpoint.tokenizer).attention("r0", 0, 0, 0)
 
 

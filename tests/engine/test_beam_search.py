@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.engine.asking import advance
 from weft.core.errors import UsageError
 from weft.engine.beam_search import BeamBatch, BeamConfig, BeamSearch
-from weft.engine.chances import Chances
+from weft.engine.logits import NextTokenLogits
 from weft.engine.scheduling.plan import Forked
 
 V, END = 5, 0
@@ -109,11 +109,11 @@ def test_greedy_steps_are_those_of_the_general_rule(end_id: int | None) -> None:
         while not greedy.is_done:
             assert greedy.histories == general.histories and greedy.scores == general.scores
             logits_1V = logits_after(greedy.histories[0], seed)[None]
-            chances = Chances(nothing, logits_1V, logits_1V)
+            logits = NextTokenLogits(nothing, logits_1V, logits_1V)
             batch = BeamBatch([greedy], [1], False)
-            batch.choose_greedy(chances)
+            batch.choose_greedy(logits)
             (appended,) = batch.results()
-            forked = general_step(general, chances)
+            forked = general_step(general, logits)
             if greedy.is_done:
                 assert not forked.children
             else:
@@ -122,11 +122,11 @@ def test_greedy_steps_are_those_of_the_general_rule(end_id: int | None) -> None:
         assert len(greedy.finished) == 1
 
 
-def general_step(search: BeamSearch, chances: Chances) -> Forked:
+def general_step(search: BeamSearch, logits: NextTokenLogits) -> Forked:
     """A step of a search of width 1 by the code for wider ones."""
     batch = BeamBatch([search], [1], False)
     batch.init_beams()
-    batch.choose_beams(chances)
+    batch.choose_beams(logits)
     return batch.forked(0)
 
 

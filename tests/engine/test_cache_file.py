@@ -209,7 +209,7 @@ def test_a_cache_in_use_takes_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"already holds {saved.num_pages} pages"):
         engine.load_cache(tmp_path / "cache")
     checkpoint = tiny("encoder")
-    with pytest.raises(UsageError, match="kind encoder: it keeps no rows"):
+    with pytest.raises(UsageError, match="kind encoder and has no KV cache"):
         Engine(checkpoint.model, checkpoint.tokenizer).save_cache(tmp_path / "none")
 
 

@@ -19,8 +19,8 @@ from tests.engine.asking import SMALL, generate
 from tests.engine.tiny import tiny
 from weft.engine.beam_search import BeamConfig
 from weft.engine.engine import Engine
+from weft.engine.model_runner import ModelRunner
 from weft.engine.request import GenerationRequest
-from weft.engine.runner import Runner
 from weft.models.build import Model
 from weft.native import compiled_stack
 from weft.native.compiled_stack import CompiledStack
@@ -99,18 +99,18 @@ def blocks(model: Model) -> list[Block]:
 @contextmanager
 def recorded(name: str, seen: list[Tensor]) -> Iterator[None]:
     """The vectors that a method of the runner returns."""
-    known = getattr(Runner, name)
+    known = getattr(ModelRunner, name)
 
-    def watched(self: Runner, *arguments: Any) -> Any:
+    def watched(self: ModelRunner, *arguments: Any) -> Any:
         result = known(self, *arguments)
         seen.append((result[0] if isinstance(result, tuple) else result).clone())
         return result
 
-    setattr(Runner, name, watched)
+    setattr(ModelRunner, name, watched)
     try:
         yield
     finally:
-        setattr(Runner, name, known)
+        setattr(ModelRunner, name, known)
 
 
 def vectors(model: Model, *, by_modules: bool) -> list[Tensor]:
@@ -120,7 +120,7 @@ def vectors(model: Model, *, by_modules: bool) -> list[Tensor]:
     if by_modules:
         hooks = [b.feedforward.register_forward_hook(lambda *call: None) for b in blocks(model)]
     sources = PROMPTS if model.config.kind == "encoder-decoder" else None
-    with recorded("run_lanes", seen), recorded("packed_encode", seen):
+    with recorded("forward", seen), recorded("forward_texts", seen):
         generate(model, PROMPTS, 6, sources=sources)
     for hook in hooks:
         hook.remove()

@@ -9,7 +9,7 @@ import torch
 
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
-from weft.engine import runner
+from weft.engine import model_runner
 from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
@@ -76,10 +76,10 @@ def test_rows_of_logits_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch
     client = client_of()
     expected = score_rows(client, ROWS, ignore)
     seen: list[int] = []
-    chances = client.engine.runner.chances
-    monkeypatch.setattr(runner, "SCORED_ROWS", 5)
-    watched = lambda x: (seen.append(x.shape[1]), chances(x))[1]  # noqa: E731
-    monkeypatch.setattr(client.engine.runner, "chances", watched)
+    logits = client.engine.runner.logits
+    monkeypatch.setattr(model_runner, "SCORED_ROWS", 5)
+    watched = lambda x: (seen.append(x.shape[1]), logits(x))[1]  # noqa: E731
+    monkeypatch.setattr(client.engine.runner, "logits", watched)
     assert score_rows(client, ROWS, ignore) == expected
     assert sorted(seen) == sorted([5, 3, 1, 5, 5, 2])
 

@@ -148,7 +148,7 @@ def test_a_model_without_finite_weights_says_so_and_keeps_no_page():
 
 
 @pytest.mark.parametrize("num_steps", [1, 8])
-@pytest.mark.parametrize("method", ["run_lanes", "chances"])
+@pytest.mark.parametrize("method", ["forward", "logits"])
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_pass_that_fails_in_the_middle_loses_no_token(width, method, num_steps, monkeypatch):
     one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
@@ -198,7 +198,7 @@ def run(engine: Engine, names: list[str]) -> list[list[Hypothesis]]:
 def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, num_steps, monkeypatch):
     one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
     writings, calls = searches(one, width=width), []
-    names, lanes = [many.submit(writing) for writing in writings], many.runner.run_lanes
+    names, lanes = [many.submit(writing) for writing in writings], many.runner.forward
 
     def cancelling(given: Any) -> torch.Tensor:
         calls.append(1)
@@ -206,7 +206,7 @@ def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, num_steps, mon
             many.abort(names[0])
         return lanes(given)
 
-    monkeypatch.setattr(many.runner, "run_lanes", cancelling)
+    monkeypatch.setattr(many.runner, "forward", cancelling)
     assert run(many, names[1:]) == search(one, writings)[1:]
     audit(many.scheduler.state)
 

@@ -65,5 +65,5 @@ def test_bits_do_not_depend_on_the_pages_that_texts_are_read_in(
     num_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected_BD = loaded().embed(LINES)
-    monkeypatch.setattr("weft.engine.runner.SCRATCH_ROWS", num_rows)
+    monkeypatch.setattr("weft.engine.model_runner.SCRATCH_PAGE_SIZE", num_rows)
     assert torch.equal(loaded().embed(LINES), expected_BD)

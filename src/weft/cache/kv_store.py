@@ -22,11 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.cache.encoder_cache import EncodedSource
-from weft.cache.page_tables import PageIds
+from weft.cache.page_tables import PageCopy, PageIds
 from weft.core.kv_spec import KVRows, KVSpec, PageLayout
+from weft.native.kernels import copy_rows
 
 
 class KVStore:
@@ -75,14 +77,14 @@ class KVStore:
         for name, stored in self.layer_rows(layer).items():
             stored.view(-1, *stored.shape[2:]).index_copy_(0, slots_N, rows[name][0])
 
-    def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy whole pages at every layer index (copy-on-write)."""
-        # as rows of whole pages: three times as fast as a list of indices
-        source_N, target_N = torch.tensor([source, target], device=self.device)
+    def copy_pages(self, copies: Sequence[PageCopy] | NDArray[np.int64]) -> None:
+        """Copy the filled rows of pages at every layer index (copy-on-write), in this order: a page
+        that was freed while the step was planned may be read by one copy and written by a later
+        one, never the reverse. `copies` may be an array with the fields of PageCopy as columns."""
+        copies_N3 = np.ascontiguousarray(copies, dtype=np.int64)
         for rows in self.rows:
-            for stored in rows.values():
-                pages = stored.flatten(1)
-                pages.index_copy_(0, target_N, pages.index_select(0, source_N))
+            for pages in rows.values():
+                copy_rows(pages, copies_N3)
 
     def read_pages(self, page_ids: Sequence[int]) -> list[dict[str, Tensor]]:
         """The contents of some pages, to be saved: for each layer index, by name."""

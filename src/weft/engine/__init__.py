@@ -9,11 +9,10 @@ Modules in the order in which a request passes through them:
     client          several callers share an engine; Completion, Translation
     engine          one step: schedule, run, sample, commit
     scheduling/     requests -> plans, integers only
-    runner          a plan -> one forward pass or several -> next-token logits
-    lanes, pack     chunks of many sequences -> one packed batch and its page tables
-    copying         page copies of a plan
+    model_runner    a plan -> forward passes -> next-token logits
+    input_batch     chunks of many sequences -> packed tokens and page tables
     compiled_decode decode steps of a plan by the compiled stack
-    chances         next-token logits, or only the top-k token ids
+    logits          NextTokenLogits: logits, or only the top k, computed when needed
     sampling_step   logits -> tokens, text and outputs
     speculative     drafts by prompt lookup
     grammar         constrained decoding: JSON schemas and regular expressions

@@ -16,13 +16,13 @@ the steps of all searches of one width in a plan as arrays, because for a small 
 over the beams takes longer than the arithmetic. It changes nothing in the searches before
 `results`, so that a forward pass that fails can be repeated.
 
-    beams   0 1 2 3 4     by score: the order of histories, scores and results
-    lanes   0 1 2 3 4     sequences with page tables; a beam is in some lane of its search
+    beams      0 1 2 3 4  by score: the order of histories, scores and results
+    sequences  0 1 2 3 4  with page tables; each beam is in one of the sequences of its search
 
 After one step the scheduler forks the sequences (copy-on-write). Within a multi-step plan the first
-child of a beam stays in its lane, and any other takes the lane of a beam without children; the
-model runner copies the rows. Differs from the cache reordering of other toolkits: only forks are
-copied.
+child of a beam stays in its sequence, and any other takes the sequence of a beam without children;
+the model runner copies the rows. Differs from the cache reordering of other toolkits: only forks
+are copied.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import UsageError
-from weft.engine.chances import Banned, Chances
 from weft.engine.compiled_decode import CompiledDecode
-from weft.engine.lanes import Lanes, Turn
+from weft.engine.input_batch import InputBatch, SampledTokens
+from weft.engine.logits import Banned, NextTokenLogits
 from weft.engine.scheduling.plan import Appended, Child, Forked
 
 MAX_PENALTY = 10
@@ -202,8 +202,8 @@ class BeamBatch:
     def init_beams(self) -> None:
         """The arrays that only several beams need."""
         number, searches = len(self.searches), self.searches
-        self.lanes: IntArray = np.tile(np.arange(self.width), (number, 1))
-        self.roots: IntArray = self.lanes.copy()
+        self.sequences: IntArray = np.tile(np.arange(self.width), (number, 1))
+        self.roots: IntArray = self.sequences.copy()
         """The beam that each one continues, as it was before the first step."""
         self.num_children: IntArray = np.full(number, self.width)
         """Beams of each search after a single step: fewer than W where candidates are few."""
@@ -213,19 +213,19 @@ class BeamBatch:
         )
         self.normalizers: FloatArray = np.array([search.max_normalizer for search in searches])
 
-    def choose(self, chances: Chances) -> Turn:
-        """One step of all active searches, from the logits of their lanes."""
-        return self.choose_greedy(chances) if self.width == 1 else self.choose_beams(chances)
+    def choose(self, logits: NextTokenLogits) -> SampledTokens:
+        """One step of all active searches, from the logits of their sequences."""
+        return self.choose_greedy(logits) if self.width == 1 else self.choose_beams(logits)
 
-    def choose_greedy(self, chances: Chances) -> Turn:
+    def choose_greedy(self, logits: NextTokenLogits) -> SampledTokens:
         """Width 1: the best token of each search."""
         active, step = self.active, int(self.num_steps[self.active[0]])
         rows = {
             ids: np.flatnonzero(np.isin(active, of)).tolist() for ids, of in self.banned.items()
         }
-        best = chances.best(1, rows)
+        best = logits.top_k(1, rows)
         if step == 0:  # tokens are forced only in the first step of a plan
-            force_tokens(self.searches, range(len(active) + 1), chances, best)
+            force_tokens(self.searches, range(len(active) + 1), logits, best)
         logp_N, ids_N = best[0][:, 0], best[1][:, 0]
         self.scores[active, 0] += logp_N
         self.tokens[active, 0, step] = ids_N
@@ -233,9 +233,9 @@ class BeamBatch:
         continues_N = (ids_N != self.end_ids[active]) & (self.scores[active, 0] > -inf)
         continues_N &= step + 1 < self.max_steps[active]
         self.active = active[continues_N]
-        return Turn(ids_N, continues_N)
+        return SampledTokens(ids_N, continues_N)
 
-    def run_greedy(self, lanes: Lanes, decode: CompiledDecode) -> bool:
+    def run_greedy(self, batch: InputBatch, decode: CompiledDecode) -> bool:
         """All remaining steps in one call of the compiled stack. False, without any change, if a
         token is forced (in the first step only), if the searches ban different tokens, or if steps
         take long."""
@@ -247,16 +247,16 @@ class BeamBatch:
         if step == 0 and any(search.forced_token is not None for search in self.searches):
             return False
         limits, scores = self.max_steps[active] - step, self.scores[active, 0]
-        tokens = decode.greedy(lanes, self.end_ids[active], limits, scores, *self.banned or ((),))
+        tokens = decode.greedy(batch, self.end_ids[active], limits, scores, *self.banned or ((),))
         self.tokens[active, 0, step : step + tokens.shape[1]] = tokens
         self.scores[active, 0] = scores
         self.num_steps[active] += (tokens != NO_TOKEN).sum(1)
         return True
 
-    def choose_beams(self, chances: Chances) -> Turn:
+    def choose_beams(self, logits: NextTokenLogits) -> SampledTokens:
         """Rank the candidates of all beams; the best continue."""
         active, W = self.active, self.width
-        logp_GWK, ids_GWK = self.candidates(chances)
+        logp_GWK, ids_GWK = self.candidates(logits)
         total_GX, parent_GX, ids_GX = rank(self.scores[active], logp_GWK, ids_GWK, 2 * W)
         is_end_GX = ids_GX == self.end_ids[active, None]
         for row, place in np.argwhere(is_end_GX[:, :W] & (total_GX[:, :W] > -inf)).tolist():
@@ -273,25 +273,25 @@ class BeamBatch:
             np.take_along_axis(ids_GX, order_GW, 1),
         )
 
-    def candidates(self, chances: Chances) -> tuple[FloatArray, IntArray]:
+    def candidates(self, logits: NextTokenLogits) -> tuple[FloatArray, IntArray]:
         """Log-probabilities and ids of the best tokens of each beam, in the order of beams."""
         active, W = self.active, self.width
         if not self.num_steps.any():
-            return self.first_candidates(chances)
+            return self.first_candidates(logits)
         rows_GW = np.arange(len(active) * W).reshape(-1, W)
         banned = {
             ids: rows_GW[np.isin(active, of)].ravel().tolist() for ids, of in self.banned.items()
         }
-        best = chances.best(2 * W, banned)[:2]
-        row_G1, lane_GW = np.arange(len(active))[:, None], self.lanes[active]
-        logp_GWK, ids_GWK = (part.reshape(len(active), W, -1)[row_G1, lane_GW] for part in best)
-        return logp_GWK, ids_GWK
+        logp_NK, ids_NK, _ = logits.top_k(2 * W, banned)
+        index = (np.arange(len(active))[:, None], self.sequences[active])
+        shape = (len(active), W, -1)
+        return logp_NK.reshape(shape)[index], ids_NK.reshape(shape)[index]
 
-    def first_candidates(self, chances: Chances) -> tuple[FloatArray, IntArray]:
+    def first_candidates(self, logits: NextTokenLogits) -> tuple[FloatArray, IntArray]:
         """In the first step of a plan tokens may be forced, and beams may be missing."""
         begins = [0, *accumulate(self.num_beams.tolist())]
-        best = chances.best(2 * self.width, banned_rows(self.searches, begins))
-        force_tokens(self.searches, begins, chances, best)
+        best = logits.top_k(2 * self.width, banned_rows(self.searches, begins))
+        force_tokens(self.searches, begins, logits, best)
         logp_NK, ids_NK = best[:2]
         logp_GWK = np.full((len(self.searches), self.width, logp_NK.shape[1]), -inf)
         ids_GWK = np.zeros(logp_GWK.shape, dtype=ids_NK.dtype)
@@ -312,7 +312,9 @@ class BeamBatch:
         # beams that a search was filled up with are copies of its last one
         return [*before[min(self.roots[index, beam], len(before) - 1)], *new]
 
-    def continue_with(self, scores_GW: FloatArray, parent_GW: IntArray, ids_GW: IntArray) -> Turn:
+    def continue_with(
+        self, scores_GW: FloatArray, parent_GW: IntArray, ids_GW: IntArray
+    ) -> SampledTokens:
         """Make the chosen beams the running ones, and deactivate searches that are settled."""
         active, row_G1 = self.active, np.arange(len(self.active))[:, None]
         tokens_GWT = self.tokens[active][row_G1, parent_GW]
@@ -324,16 +326,16 @@ class BeamBatch:
         is_done_G = ~(best_G > -inf) | (best_G / self.normalizers[active] <= self.to_beat[active])
         continues_G = ~is_done_G & (self.num_steps[active] < self.max_steps[active])
         if not self.is_multi_step:  # the scheduler forks; there is no further step
-            return Turn(ids_GW.ravel(), np.zeros(ids_GW.size, dtype=bool))
-        lane_GW, forks_3N = assign_lanes(self.lanes[active][row_G1, parent_GW])
-        self.lanes[active] = lane_GW
+            return SampledTokens(ids_GW.ravel(), np.zeros(ids_GW.size, dtype=bool))
+        sequence_GW, forks_3N = assign_sequences(self.sequences[active][row_G1, parent_GW])
+        self.sequences[active] = sequence_GW
         self.active = active[continues_G]
-        by_lane_GW = np.empty_like(ids_GW)
-        np.put_along_axis(by_lane_GW, lane_GW, ids_GW, 1)
+        by_sequence_GW = np.empty_like(ids_GW)
+        np.put_along_axis(by_sequence_GW, sequence_GW, ids_GW, 1)
         search_N, from_N, to_N = forks_3N[:, ~is_done_G[forks_3N[0]]]
         forks_2N = search_N * self.width + np.stack([from_N, to_N])
-        return Turn(
-            by_lane_GW.ravel(),
+        return SampledTokens(
+            by_sequence_GW.ravel(),
             continues_G.repeat(self.width),
             forks_2N if len(search_N) else None,
         )
@@ -357,7 +359,7 @@ class BeamBatch:
         search.set_beams(histories, self.scores[index, :number].tolist(), self.finished[index])
         if search.is_done:
             return Forked([], num_steps, self.is_multi_step)
-        arrays = (self.roots[index], self.tokens[index, :, :num_steps], self.lanes[index])
+        arrays = (self.roots[index], self.tokens[index, :, :num_steps], self.sequences[index])
         rows = zip(*(array[:number].tolist() for array in arrays), strict=True)
         return Forked([Child(*row) for row in rows], num_steps, self.is_multi_step)
 
@@ -365,7 +367,7 @@ class BeamBatch:
 def force_tokens(
     searches: Sequence[BeamSearch],
     begins: Sequence[int],
-    chances: Chances,
+    logits: NextTokenLogits,
     best: tuple[FloatArray, IntArray, FloatArray],
 ) -> None:
     """Make a forced token the only candidate of its rows: a forced first token, at no cost, or the
@@ -381,7 +383,7 @@ def force_tokens(
             elif token not in search.config.banned:
                 end_rows.setdefault(token, []).extend(range(begin, end))
     for token, rows in end_rows.items():
-        logp_NK[rows, 0] = chances.logits_of(token, rows) - lse_N[rows]
+        logp_NK[rows, 0] = logits.logits_of(token, rows) - lse_N[rows]
 
 
 def banned_rows(searches: Sequence[BeamSearch], begins: Sequence[int]) -> Banned:
@@ -405,16 +407,16 @@ def rank(
     return best_GX, order_GX // K, np.take_along_axis(ids_GWK.reshape(G, -1), order_GX, 1)
 
 
-def assign_lanes(lane_GW: IntArray) -> tuple[IntArray, IntArray]:
-    """The lanes of the parents of all beams -> a lane for each beam, and the lanes to copy:
-    forks_3N, as (search, from lane, to lane)."""
-    W = lane_GW.shape[1]
-    is_same_GWW = lane_GW[:, :, None] == lane_GW[:, None, :]
+def assign_sequences(sequence_GW: IntArray) -> tuple[IntArray, IntArray]:
+    """The sequences of the parents of all beams -> a sequence for each beam, and the copies that
+    this needs: forks_3N, as (search, from sequence, to sequence)."""
+    W = sequence_GW.shape[1]
+    is_same_GWW = sequence_GW[:, :, None] == sequence_GW[:, None, :]
     is_second_GW = (is_same_GWW & np.tri(W, k=-1, dtype=bool)).any(2)
     is_taken_GW = np.zeros_like(is_second_GW)
-    np.put_along_axis(is_taken_GW, lane_GW, True, 1)
+    np.put_along_axis(is_taken_GW, sequence_GW, True, 1)
     search_N, free_N = np.nonzero(~is_taken_GW)
-    forks_3N = np.stack([search_N, lane_GW[is_second_GW], free_N])
-    assigned_GW = lane_GW.copy()
+    forks_3N = np.stack([search_N, sequence_GW[is_second_GW], free_N])
+    assigned_GW = sequence_GW.copy()
     assigned_GW[is_second_GW] = free_N
     return assigned_GW, forks_3N

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.engine.lanes import Lanes
+from weft.engine.input_batch import InputBatch
 from weft.native.compiled_stack import CompiledStack
 from weft.native.kernels import TopK
 from weft.native.stack_weights import PositionRows
@@ -33,14 +33,14 @@ class CompiledDecode:
         """Whether `greedy` is faster than one call for each step."""
         return self.compiled.is_light
 
-    def top_k(self, lanes: Lanes, k: int, banned: Sequence[int]) -> TopK:
+    def top_k(self, batch: InputBatch, k: int, banned: Sequence[int]) -> TopK:
         """One step of these sequences."""
-        ids_B, layouts = lanes.packed.ids_1N[0], lanes.layouts(CPU)
+        ids_B, layouts = batch.packed.ids_1N[0], batch.layouts(CPU)
         return self.compiled.top_k(ids_B, layouts, k, banned, self.position_rows)
 
     def greedy(
         self,
-        lanes: Lanes,
+        batch: InputBatch,
         ends_B: NDArray[np.int64],
         limits_B: NDArray[np.int64],
         scores_B: NDArray[np.float64],
@@ -48,6 +48,6 @@ class CompiledDecode:
     ) -> NDArray[np.int64]:
         """All steps until each sequence has ended or reached its limit: tokens_BT, -1 after the
         last one. `scores_B` is updated."""
-        ids_B, layouts = lanes.packed.ids_1N[0].numpy(), lanes.layouts(CPU)
+        ids_B, layouts = batch.packed.ids_1N[0].numpy(), batch.layouts(CPU)
         arrays = (ends_B, limits_B, scores_B)
         return self.compiled.greedy(ids_B, layouts, *arrays, banned, self.position_rows)

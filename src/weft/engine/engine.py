@@ -42,8 +42,8 @@ from weft.engine.cache_file import CacheFileSummary, cache_key, load_cache, save
 from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import FinishReason
 from weft.engine.logprobs import TokenLogprob
+from weft.engine.model_runner import ModelRunner
 from weft.engine.request import GenerationRequest, RequestOutput, SampleState, SampleStateFactory
-from weft.engine.runner import Runner
 from weft.engine.sampling_step import StepChooser
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
@@ -67,8 +67,8 @@ class Engine:
         if device_of(model).type == "cpu" and dtype_of(model) == torch.float32:
             pack_model(model)
         self.kv_cache, store = make_kv_cache(model, self.config)
-        self.runner = Runner(model, self.kv_cache.layout, store)
-        settings = self.config.scheduler(model.config, self.runner.packs_sequences)
+        self.runner = ModelRunner(model, self.kv_cache.layout, store)
+        settings = self.config.scheduler(model.config, self.runner.can_generate)
         self.scheduler = Scheduler(settings, self.kv_cache)
         self.counter = count()
         self.requests: dict[str, Request] = {}
@@ -183,7 +183,7 @@ class Engine:
         text, finish = self.texts_to_score.get(request_id), FinishReason("end")
         if text is None:
             return RequestOutput(request_id, vectors_TD=x_TD, finish=finish)
-        pairs = zip(text[1:], self.runner.foreseen(x_TD, text[1:]), strict=True)
+        pairs = zip(text[1:], self.runner.score(x_TD, text[1:]), strict=True)
         logprobs = [TokenLogprob(token, logprob) for token, logprob in pairs]
         return RequestOutput(request_id, logprobs=logprobs, finish=finish)
 

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.engine.beam_search import BeamBatch, BeamSearch
-from weft.engine.chances import Chances
 from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.detokenizer import FinishReason
-from weft.engine.lanes import Lanes, Turn
+from weft.engine.input_batch import InputBatch, SampledTokens
+from weft.engine.logits import NextTokenLogits
 from weft.engine.logprobs import TokenLogprob, token_logprob
 from weft.engine.request import RequestOutput, SampleState
 from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId
@@ -118,23 +118,23 @@ class StepChooser:
         if self.is_multi_step:  # then all requests are beam searches of one width
             self.beams = self.beam_rows(self.sampled_rows())
 
-    def choose(self, chances: Chances) -> Turn | None:
+    def choose(self, logits: NextTokenLogits) -> SampledTokens | None:
         """After a forward pass: choose from the logits of its sampled rows."""
         if self.is_multi_step:
-            return self.beams[0].batch.choose(chances)
+            return self.beams[0].batch.choose(logits)
         pairs = self.sampled_rows()
         self.sampled = [pair for pair in pairs if pair[0].request.id in self.samples]
         if self.sampled:
-            self.logits_NV = chances.logits_NV
+            self.logits_NV = logits.logits_NV
         if len(self.sampled) < len(pairs):
             self.beams = self.beam_rows(pairs)
         for beams in self.beams:
-            beams.batch.choose(chances.of(beams.rows))
+            beams.batch.choose(logits.select(beams.rows))
         return None
 
-    def run_greedy(self, lanes: Lanes, decode: CompiledDecode) -> bool:
+    def run_greedy(self, batch: InputBatch, decode: CompiledDecode) -> bool:
         """All remaining steps of a multi-step plan in one call, if possible."""
-        return self.beams[0].batch.run_greedy(lanes, decode)
+        return self.beams[0].batch.run_greedy(batch, decode)
 
     def sampled_rows(self) -> list[tuple[Chunk, slice]]:
         """Chunks after which tokens are chosen, with their rows of the logits."""

@@ -120,7 +120,7 @@ class Plan:
 
     @property
     def sampled_rows(self) -> list[int]:
-        """Packed tokens, chunk after chunk, whose logits are needed."""
+        """PackedTokens tokens, chunk after chunk, whose logits are needed."""
         rows: list[int] = []
         end = 0
         for chunk in self.chunks:

@@ -1,11 +1,11 @@
-"""Chances: the best ids are the same with the logits and without them."""
+"""NextTokenLogits: the best ids are the same with the logits and without them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from weft.engine.chances import Chances
+from weft.engine.logits import NextTokenLogits
 from weft.nn.lm_head import LMHead, LMHeadConfig
 from weft.nn.norm import NormConfig
 from weft.nn.packed_modules import PackedLMHead, pack_model
@@ -26,26 +26,26 @@ def head() -> LMHead:
 @pytest.mark.parametrize("banned", BANNED, ids=str)
 def test_both_ways_find_the_same(head, banned):
     x_ND = torch.randn(N, D)
-    short, long = Chances(head, x_ND), Chances(head, x_ND)
+    short, long = NextTokenLogits(head, x_ND), NextTokenLogits(head, x_ND)
     logits_NV = long.logits_NV.clone()
-    for ours, theirs in zip(short.best(4, banned), long.best(4, banned), strict=True):
+    for ours, theirs in zip(short.top_k(4, banned), long.top_k(4, banned), strict=True):
         assert ours.tolist() == theirs.tolist()
     assert torch.equal(long.logits_NV, logits_NV), "bans change what others read"
     for ids, rows in banned.items():
-        found = short.best(4, banned)[1][rows]
+        found = short.top_k(4, banned)[1][rows]
         assert not set(ids) & set(found.ravel().tolist())
 
 
 def test_some_places_are_those_of_all(head):
-    chances = Chances(head, torch.randn(N, D))
-    assert chances.of(range(N)) is chances
-    some = chances.of([4, 9])
-    assert torch.equal(some.logits_NV, chances.logits_NV[[4, 9]])
-    assert torch.equal(chances.of([4, 9]).logits_NV, some.logits_NV)
+    logits = NextTokenLogits(head, torch.randn(N, D))
+    assert logits.select(range(N)) is logits
+    some = logits.select([4, 9])
+    assert torch.equal(some.logits_NV, logits.logits_NV[[4, 9]])
+    assert torch.equal(logits.select([4, 9]).logits_NV, some.logits_NV)
 
 
 def test_one_token_is_what_it_is_among_all(head):
-    chances, rows = Chances(head, torch.randn(N, D)), [3, 20, 39]
-    alone = chances.logits_of(77, rows)
-    assert alone.tolist() == chances.logits_NV[rows, 77].double().tolist()
-    assert alone.tolist() == chances.logits_of(77, rows).tolist()
+    logits, rows = NextTokenLogits(head, torch.randn(N, D)), [3, 20, 39]
+    alone = logits.logits_of(77, rows)
+    assert alone.tolist() == logits.logits_NV[rows, 77].double().tolist()
+    assert alone.tolist() == logits.logits_of(77, rows).tolist()

@@ -8,7 +8,6 @@ import torch
 from weft.cache.kv_store import KVStore
 from weft.cache.page_tables import PageCopy
 from weft.core.kv_spec import KVSpec
-from weft.engine.copying import copy_pages
 from weft.native import kernels
 
 
@@ -27,7 +26,7 @@ def test_rows_arrive_in_every_place(
     before = [{name: stored.clone() for name, stored in rows.items()} for rows in store.rows]
     # 3 is read by one copy and then written by another
     copies = [PageCopy(3, 7, 2), PageCopy(5, 3, 1), PageCopy(1, 8, 4)]
-    copy_pages(store, copies)
+    store.copy_pages(copies)
     for rows, old in zip(store.rows, before, strict=True):
         for name, stored in rows.items():
             for source, target, count in copies:
