@@ -1,7 +1,7 @@
 """Properties of the source tree that readers rely on, each as a list of violations.
 
-    python -m tests.tree            print the violations that are not in tests/known_violations.py
-    python -m tests.tree --update   write tests/known_violations.py again from the tree
+    python -m tests.tree                     print the violations
+    python -m tests.tree --figures [ROOT]    print sizes and habits of a tree, src/weft by default
 
 - no class name twice, outside bench/peers/ (its programs run in environments of their own)
 - no module name twice, except base and config, outside cli/, bench/ and gguf/vocabularies/
@@ -13,15 +13,18 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import statistics
 import sys
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "weft"
-KNOWN_FILE = Path(__file__).with_name("known_violations.py")
 
 MAX_FILE, MAX_FUNCTION = 500, 60
 COMMON_MODULES = {"__init__", "__main__", "base", "config"}
@@ -29,7 +32,7 @@ OWN_MODULE_NAMES = ("cli/", "bench/", "checkpoint/gguf/vocabularies/")
 """Packages whose modules are named after commands, workloads and vocabulary kinds."""
 OWN_CLASS_NAMES = ("bench/peers/",)
 ADDRESS_NAMES = {"data_ptr", "addressof", "ctypes", "cffi"}
-ALIASING_CHECKS = {"checkpoint/tensor_source.py", "nn/attention/heads.py"}
+ALIASING_CHECKS = {"checkpoint/tensor_source.py"}
 """Files that compare `data_ptr`s to see whether two tensors share memory, and never pass one on."""
 
 
@@ -131,26 +134,82 @@ def names_in(node: ast.AST) -> list[str]:
     return []
 
 
-def update(violations: list[str]) -> None:
-    """Write the list of known violations, one per line and sorted."""
-    lines = [f"    {line!r},\n".replace("'", '"') for line in violations]
-    head = (
-        '"""Violations of tests/tree.py that are still in the tree. Never add one. To remove\n'
-        'resolved ones, or after a merge conflict: `python -m tests.tree --update`."""\n\n'
-    )
-    KNOWN_FILE.write_text(f"{head}KNOWN = [\n{''.join(lines)}]\n")
+@dataclass(frozen=True)
+class Figure:
+    """One number of the table of docs/log, with what it counts."""
+
+    name: str
+    value: str
+
+
+def figures(root: Path) -> list[Figure]:
+    """Sizes and habits of a tree, for the comparison of two commits."""
+    tree = SourceTree(root)
+    sources = {path: (root / path).read_text(encoding="utf-8") for path in tree.files}
+    lines = {path: len(text.splitlines()) for path, text in sources.items()}
+    modules = {path: num for path, num in lines.items() if Path(path).name != "__init__.py"}
+    product = [p for p in sources if not p.startswith(("bench/", "demo/", "training/dates/"))]
+    code = sum(count_code(sources[path]) for path in product)
+    total = sum(lines.values())
+    comments = sum(count_comments(text) for text in sources.values())
+    importers = {p for p, text in sources.items() if imports_native(p, text)}
+    addresses = {line.split(": ")[1] for line in tree.addresses()}
+    suffixed = [name for one in tree.files.values() for name in parameters(one) if SUFFIX(name)]
+    shape_checks = sum(text.count("check_shapes(") for text in sources.values())
+    anys = {p: len(re.findall(r"\bAny\b", text)) for p, text in sources.items()}
+    engine = sum(n for p, n in anys.items() if p.startswith(ENGINE_PACKAGES))
+    layers = sum(n for p, n in anys.items() if p.startswith("nn/"))
+    return [
+        Figure("files without __init__", f"{len(modules)}"),
+        Figure("median lines of a file", f"{statistics.median(modules.values()):.0f}"),
+        Figure("lines without comments, bench and the dates corpus", f"{code:,}"),
+        Figure("lines in all", f"{total:,}"),
+        Figure("class names twice", f"{len(list(tree.repeated_classes()))}"),
+        Figure("module names twice", f"{len(list(tree.repeated_modules()))}"),
+        Figure("importers of the compiled kernels", f"{len(importers)}"),
+        Figure("files outside the kernels that handle addresses", f"{len(addresses)}"),
+        Figure("comments, share of lines", f"{100 * comments / total:.1f} %"),
+        Figure("check_shapes calls", f"{shape_checks}"),
+        Figure("parameters with a shape suffix", f"{len(suffixed)}"),
+        Figure("Any in engine, cache, models, sampling", f"{engine}"),
+        Figure("Any in nn", f"{layers}"),
+    ]
+
+
+ENGINE_PACKAGES = ("engine/", "cache/", "models/", "sampling/")
+SUFFIX = re.compile(r"_[A-Z0-9]*[A-Z]$").search
+
+
+def count_code(text: str) -> int:
+    """Lines that are not a comment; blank lines and docstrings count."""
+    return sum(1 for line in text.splitlines() if not line.lstrip().startswith("#"))
+
+
+def count_comments(text: str) -> int:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return sum(1 for token in tokens if token.type == tokenize.COMMENT)
+
+
+def imports_native(path: str, text: str) -> bool:
+    is_inside = path.startswith(("native/", "nn/native/", "bench/"))
+    return not is_inside and bool(re.search(r"^from weft\.(nn\.)?native", text, re.MULTILINE))
+
+
+def parameters(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield from (one.arg for one in (*node.args.args, *node.args.kwonlyargs))
 
 
 def main() -> int:
-    violations = SourceTree().violations()
-    if "--update" in sys.argv[1:]:
-        update(violations)
+    if sys.argv[1:2] == ["--figures"]:
+        root = Path(sys.argv[2]) if len(sys.argv) > 2 else SOURCE
+        for one in figures(root):
+            print(f"{one.name:52}{one.value:>10}")
         return 0
-    from tests import known_violations
-
-    new = [line for line in violations if line not in known_violations.KNOWN]
-    print("\n".join(new) or "no new violations")
-    return bool(new)
+    violations = SourceTree().violations()
+    print("\n".join(violations) or "no violations")
+    return bool(violations)
 
 
 if __name__ == "__main__":
