@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from weft.look.attention_weights import self_attention as self_attention
     from weft.models.build import build_model as build_model
     from weft.models.config import ModelConfig as ModelConfig
+    from weft.nn.packed_modules import unpack_model as unpack_model
     from weft.sampling.logits_processors import SamplingRow as SamplingRow
     from weft.sampling.params import SamplingParams as SamplingParams
     from weft.sampling.sampler import sample as sample
@@ -78,6 +79,7 @@ PUBLIC = {
     "sample": "weft.sampling.sampler",
     "self_attention": "weft.look.attention_weights",
     "train": "weft.training.run",
+    "unpack_model": "weft.nn.packed_modules",
 }
 """The public API: each name and the module that defines it (docs/api.md). Modules may change."""
 

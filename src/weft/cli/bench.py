@@ -14,7 +14,7 @@ MANY = ("--text", "--pairs", "--valid")
 
 Peers = Annotated[
     Path,
-    typer.Option("--peers", metavar="DIR", help="Where `make bench-peers` installed the peers."),
+    typer.Option("--peers", metavar="DIR", help="Folder of the installed peers."),
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds; the median is reported.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads per system.")]
@@ -144,7 +144,8 @@ def switches(
     switch: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="Settings to compare; may be repeated. Default: 13."
+            metavar="NAME=VALUE",
+            help="Settings to compare; may be repeated. Default: 13 built-in changes.",
         ),
     ] = None,
     change: Annotated[
@@ -183,7 +184,7 @@ def engine(
         str, typer.Argument(metavar="MODEL", help="A decoder: .gguf file, model folder or name.")
     ] = "smollm2",
     workloads: Annotated[
-        str, typer.Option(help="Any of those above.")
+        str, typer.Option(help="Workloads, comma-separated.")
     ] = "decode,prefill,shared,distinct,tree,mixed,waiting",
     systems: Annotated[
         str, typer.Option(help="Any of weft, llama.cpp, vllm, transformers.")

@@ -33,7 +33,7 @@ def command(
         bool, typer.Option("--json", help="One object per turn: role, content, finish_reason.")
     ] = False,
 ) -> None:
-    """Chat with a model. A line is a turn; an empty line or the end of input ends it.
+    """Chat with a model. Each line is one message; an empty line or the end of input ends the chat.
 
     \b
     Example:

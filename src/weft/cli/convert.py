@@ -20,7 +20,9 @@ def command(
     ],
     family: Annotated[
         str | None,
-        typer.Option(help="Target family: llama, marian, ...; default: the first that fits."),
+        typer.Option(
+            help="Target family: llama, marian, ...; default: the first that can hold it."
+        ),
     ] = None,
     dtype: Annotated[
         Literal["f32", "f16", "q8_0"] | None,

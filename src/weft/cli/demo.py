@@ -31,11 +31,13 @@ EXAMPLE = "Sunday, August 16, 2026"
 """The date whose cross-attention is shown; it is a test date."""
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The model folder.")]
-Seed = Annotated[int, typer.Option(min=0, help="Decides the data, the weights and their order.")]
-Steps = Annotated[
-    int | None, typer.Option(min=1, help="Updates of the weights; none: as the recipe says.")
+Seed = Annotated[
+    int, typer.Option(min=0, help="Seed of the data, the initial weights and the batch order.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="End with one JSON object.")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Number of training steps; default: the recipe's.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 
 
 def command(
@@ -49,8 +51,8 @@ def command(
       weft demo --out runs/second --seed 2
       weft demo --json
 
-    Dates as people write them, generated from CLDR, become ISO dates. No test date is trained on.
-    The same command again finds the model finished and shows it again.
+    Converts written dates, generated from CLDR, to ISO dates. The test dates are not in the
+    training data. Running it again skips training and shows the results.
     """
     begin = time.perf_counter()
     # before torch is imported. Slower on an idle machine, but with other work beside it a step took
@@ -84,7 +86,7 @@ def train_demo(out: Path, seed: int, steps: int | None) -> None:
     from weft.training.signals import StoppedBySignal
 
     recipe, data = demo.demo_recipe(seed, steps), out / "data"
-    status(f"{data}: dates in {len(LOCALES) - 1} languages, {demo.NUM_TRAIN:,} to learn from")
+    status(f"{data}: dates in {len(LOCALES) - 1} languages, {demo.NUM_TRAIN:,} training pairs")
     demo.write_dates(data, demo.NUM_TRAIN, demo.NUM_VALID, demo.NUM_TEST, seed)
     is_done = (out / SCORES_FILE).is_file()
     status(f"{out}: {'trained already' if is_done else 'training'}")
@@ -93,7 +95,7 @@ def train_demo(out: Path, seed: int, steps: int | None) -> None:
             files = demo.demo_files(data)
             run_training(recipe, files, out, watch, device=choose_device())
     except StoppedBySignal as stopped:
-        status(f"stopped and saved in {out}; the same command goes on from there")
+        status(f"stopped and saved in {out}; run the same command again to resume")
         raise typer.Exit(stopped.exit_code) from None
 
 

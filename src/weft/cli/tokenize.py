@@ -66,7 +66,7 @@ def command(
       echo "Show the tokens." | weft tokenize tok --ids | weft tokenize tok --decode
       weft tokenize tok --train train.de train.en --kind unigram --set normalise=nfc
 
-    A space inside a token is printed as a low line; --json has the tokens unchanged.
+    A space inside a token is printed as an underscore; --json has the tokens unchanged.
     """
     settings = read_options(kind, vocab_size, lowercase, change or [])
     formats = [name for name, on in (("ids", ids), ("json", json), ("decode", decode)) if on]

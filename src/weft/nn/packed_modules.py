@@ -137,7 +137,7 @@ class PackedModule(nn.Module):
 def raise_packed(module: nn.Module, action: str) -> NoReturn:
     raise UsageError(
         f"the weights of this model are packed for inference ({type(module).__name__}): it cannot "
-        f"be {action}. Call unpack_model(model) first."
+        f"be {action}. Call weft.unpack_model(model) first."
     )
 
 
