@@ -1,6 +1,7 @@
 """Configuration of all tests: shape checks, one thread, a fixed seed, no Hypothesis deadlines."""
 
 import os
+import signal
 
 # set before torch and weft are imported, which read them once
 os.environ["WEFT_CHECK"] = "1"
@@ -9,6 +10,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import pytest
 import torch
+
+# a shell starts background jobs with SIGINT ignored, which processes started by tests would inherit
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("weft", deadline=None, max_examples=50)
 hypothesis.settings.register_profile(

@@ -65,15 +65,19 @@ class PeakMemory(threading.Thread):
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self.status, self.peak, self.is_done = Path(f"/proc/{pid}/status"), 0.0, False
+        self.status, self.is_done = Path(f"/proc/{pid}/status"), False
+        self.peak = self.read()  # here, because a template can end before the thread has started
         self.start()
 
     def run(self) -> None:
         with contextlib.suppress(OSError, TypeError):  # TypeError: ended, so without the line
             while not self.is_done:
-                status = self.status.read_text(encoding="utf-8")
-                self.peak = max(self.peak, int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1e3)
+                self.peak = max(self.peak, self.read())
                 time.sleep(0.002)
+
+    def read(self) -> float:
+        status = self.status.read_text(encoding="utf-8")
+        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1e3
 
 
 def error_of(source: str, sandbox: TemplateSandbox = SANDBOX, most: float = 1.5) -> str:
