@@ -150,7 +150,7 @@ def test_gradients_take_the_exact_weight() -> None:
 def test_training_moving_and_loading_are_refused(change: Callable, action: str) -> None:
     model, table = tied()
     pack_model(model)
-    with pytest.raises(UsageError, match=f"cannot be {action}. Call unpack_model"):
+    with pytest.raises(UsageError, match=f"cannot be {action}. Call weft.unpack_model"):
         change(model)
     model.eval()
     assert model.head.exact().equal(table)
