@@ -40,7 +40,7 @@ from weft.models.compile import HookWatch, decode_positions, rotary_tables, stac
 from weft.models.stack import Stack
 from weft.models.transformer import Decoder, EncoderDecoder
 from weft.native.compiled_stack import CompiledStack
-from weft.native.stack_weights import LayerKV
+from weft.native.stack_weights import LayerKV, PositionRows
 
 SCRATCH_PAGE_SIZE = 16
 """Tokens per page while texts are encoded. Independent of the pool's page size and not a setting:
@@ -115,16 +115,30 @@ class ModelRunner:
         layout = packed.layout(table_BP, self.device)
         slots_N = packed.slots(table_BP, SCRATCH_PAGE_SIZE, self.device)
         scratch = ScratchKVCache(layout, slots_N, SCRATCH_PAGE_SIZE)
-        batch, compiled = self.forward_batch(packed, scratch), self.compiled_text_stack
+        compiled = self.compiled_text_stack
         if compiled is None or self.is_hooked:
-            return stack(batch), packed
+            return stack(self.forward_batch(packed, scratch)), packed
         rows, _ = scratch.write_slots(0, stack.kv_specs()[0])
-        x_ND = compiled.forward(
-            *(stack.embed(batch)[0], packed.positions_1N[0], {0: layout}, {0: slots_N}),
-            rotary_tables(stack, int(packed.ends.max())),
-            LayerKV(rows["k"], rows["v"]),
-        )
+        x_ND, position_rows = self.embed(compiled, stack, packed, scratch)
+        kv, positions_N = LayerKV(rows["k"], rows["v"]), packed.positions_1N[0]
+        x_ND = compiled.forward(x_ND, positions_N, {0: layout}, {0: slots_N}, position_rows, kv)
         return x_ND[None], packed
+
+    def embed(
+        self,
+        compiled: CompiledStack,
+        stack: Stack,
+        packed: PackedTokens,
+        cache: PagedKVCache | ScratchKVCache,
+    ) -> tuple[Tensor, PositionRows]:
+        """The input of the first layer, x_ND, by the compiled stack or the module; and the position
+        tables of the layers."""
+        num_positions = int(packed.ends.max())
+        rows = decode_positions(stack, num_positions)
+        x_ND = compiled.embed(packed.ids_1N[0], packed.positions_1N[0], rows)
+        if x_ND is None:
+            x_ND = stack.embed(self.forward_batch(packed, cache))[0]
+        return x_ND, rows or rotary_tables(stack, num_positions)
 
     def write_sources(self, sources: Sequence[ScheduledSource]) -> None:
         """Encode sources and write the rows of cross-attention to their pages."""
@@ -199,15 +213,12 @@ class ModelRunner:
     def forward(self, batch: InputBatch) -> Tensor:
         """x_1ND after the last layer; the rows of the new tokens are written to their pages."""
         cache = batch.paged_cache(self.need_store(), self.device)
-        inputs, compiled = self.forward_batch(batch.packed, cache), self.compiled_decoder
+        packed, compiled = batch.packed, self.compiled_decoder
         if compiled is None or self.is_hooked:
-            return self.stack(inputs)
-        x_ND = compiled.forward(
-            *(self.stack.embed(inputs)[0], batch.packed.positions_1N[0]),
-            *(cache.layouts, cache.slots),
-            rotary_tables(self.stack, int(batch.packed.ends.max())),
-        )
-        return x_ND[None]
+            return self.stack(self.forward_batch(packed, cache))
+        x_ND, rows = self.embed(compiled, self.stack, packed, cache)
+        positions_N = packed.positions_1N[0]
+        return compiled.forward(x_ND, positions_N, cache.layouts, cache.slots, rows)[None]
 
     def forward_batch(
         self, packed: PackedTokens, cache: PagedKVCache | ScratchKVCache

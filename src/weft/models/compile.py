@@ -64,11 +64,7 @@ def stack_weights(stack: Stack, head: nn.Module | None = None) -> StackWeights |
         final_norm = optional_norm(stack.norm)
     except NotCompilableError:
         return None
-    try:
-        embedding, head_weights = embedding_weights(stack), lm_head_weights(head)
-    except NotCompilableError:
-        return StackWeights(layers, final_norm)
-    return StackWeights(layers, final_norm, embedding, head_weights)
+    return StackWeights(layers, final_norm, embedding_weights(stack), lm_head_weights(head))
 
 
 def layer_weights(block: Block, stack: Stack) -> LayerWeights:
@@ -176,20 +172,25 @@ def native_matrix(layer: PackedModule) -> PackedMatrix:
     return matrix
 
 
-def embedding_weights(stack: Stack) -> EmbeddingWeights:
+def embedding_weights(stack: Stack) -> EmbeddingWeights | None:
+    """None: the modules embed."""
     embedding, adds = stack.embedding, type(stack.position).add is not Position.add
     if type(embedding.words) is not PackedEmbedding or embedding.segments is not None:
-        raise NotCompilableError
-    words = native_matrix(embedding.words)
-    return EmbeddingWeights(words, embedding.scale, optional_norm(embedding.norm), adds)
+        return None
+    try:
+        words, norm = native_matrix(embedding.words), optional_norm(embedding.norm)
+    except NotCompilableError:
+        return None
+    return EmbeddingWeights(words, embedding.scale, norm, adds)
 
 
-def lm_head_weights(head: nn.Module | None) -> HeadWeights:
+def lm_head_weights(head: nn.Module | None) -> HeadWeights | None:
+    """None: the module computes the logits."""
     if type(head) is not PackedLMHead or type(head.transform) is not nn.Identity:
-        raise NotCompilableError
-    if head.softcap is not None:
-        raise NotCompilableError
-    return HeadWeights(LinearWeights(native_matrix(head), head.bias), head.scale)
+        return None
+    if head.softcap is not None or not head.matrices["weight"].is_native:
+        return None
+    return HeadWeights(LinearWeights(head.matrices["weight"], head.bias), head.scale)
 
 
 def rotary_tables(stack: Stack, num_positions: int) -> PositionRows:

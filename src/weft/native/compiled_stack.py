@@ -27,13 +27,14 @@ from torch import Tensor
 
 from weft.core.kv_spec import PageLayout
 from weft.native.attention_kernels import layout_pointers
-from weft.native.kernels import TopK, norm
+from weft.native.kernels import TopK, embedding_rows, norm
 from weft.native.library import Native, check, native
 from weft.native.packed import address
 from weft.native.stack_weights import (
     AttentionWeights,
     LayerKV,
     LayerWeights,
+    NormWeights,
     PositionRows,
     RotaryTable,
     StackWeights,
@@ -158,21 +159,26 @@ class CompiledStack:
         addresses = (x.data_ptr() for x in (x_ND, y_ND, other_ND))
         layers = (placed.array, len(self.structs), placed.passes)
         check(self.library.lib.weft_layers(*layers, *addresses))
-        return self.final_norm(y_ND)
+        final_norm = self.weights.final_norm
+        return y_ND if final_norm is None else normalize(y_ND, final_norm)
+
+    def embed(
+        self, ids_N: Tensor, positions_N: Tensor, position_rows: PositionRows | None
+    ) -> Tensor | None:
+        """The input of the first layer, x_ND; None where the embedding or its position rows are not
+        known here, and the module has to compute it. The bits are those of the module."""
+        embedding = self.weights.embedding
+        if embedding is None or position_rows is None:
+            return None
+        x_ND = embedding_rows(embedding.words, ids_N)
+        if embedding.scale != 1.0:
+            x_ND = x_ND * embedding.scale
+        if position_rows.added_MD is not None:
+            x_ND = x_ND + position_rows.added_MD[positions_N]
+        return x_ND if embedding.norm is None else normalize(x_ND, embedding.norm)
 
     def place(self, kv: Sequence[LayerKV]) -> PlacedLayers:
         return PlacedLayers(self.library, self.weights.layers, self.structs, kv)
-
-    def final_norm(self, x_ND: Tensor) -> Tensor:
-        weights = self.weights.final_norm
-        if weights is None:
-            return x_ND
-        return norm(
-            *(x_ND, weights.weight_D, weights.bias_D),
-            kind=weights.kind,
-            eps=weights.eps,
-            unit_offset=weights.unit_offset,
-        )
 
     @property
     def can_decode(self) -> bool:
@@ -310,6 +316,11 @@ class CompiledStack:
         if 4 * size <= KEPT_SCRATCH_BYTES:
             self.scratch = scratch
         return scratch
+
+
+def normalize(x_ND: Tensor, weights: NormWeights) -> Tensor:
+    settings = {"kind": weights.kind, "eps": weights.eps, "unit_offset": weights.unit_offset}
+    return norm(x_ND, weights.weight_D, weights.bias_D, **settings)  # type: ignore[arg-type]
 
 
 def point_sorted(call: Any, layout: PageLayout, threads: int) -> None:
