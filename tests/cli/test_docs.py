@@ -62,3 +62,18 @@ def test_the_settings_of_the_engine_are_all_there_with_their_defaults():
 def test_a_test_that_is_named_is_there(name):
     tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert any(f"def {name}(" in text for text in tests)
+
+
+def test_every_term_of_the_glossary_names_files_that_exist():
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    lines = [line.strip().strip("|") for line in text.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    terms = [row for row in rows if row[0] not in ("term", "---")]
+    assert 40 <= len(terms) <= 60
+    missing = [
+        (row[0], name)
+        for row in terms
+        for name in row[-1].split(", ")
+        if not (ROOT / "src" / "weft" / name).exists()
+    ]
+    assert missing == []
