@@ -33,16 +33,16 @@ Speeds = dict[str, float]
 def commands(options: argparse.Namespace) -> dict[str, list[str]]:
     """The benchmark commands by name; each prints one JSON object."""
     once = ["--systems", "weft", "--json"]
-    found = {
+    benches = {
         "train": ["bench", "train", *once, "--repeats", "2"],
         "engine": ["bench", "engine", options.decoder, *once, "--repeats", "2"]
         + ["--workloads", "decode,prefill,shared"],
     }
     if options.translator and options.source:
         source = ["--source", str(options.source), "--repeats", "2"]
-        found["translate"] = ["bench", "translate", str(options.translator), *once, *source]
+        benches["translate"] = ["bench", "translate", str(options.translator), *once, *source]
     wanted = options.benches.split(",")
-    return {name: command for name, command in found.items() if name in wanted}
+    return {name: command for name, command in benches.items() if name in wanted}
 
 
 def run(checkout: Path, command: Sequence[str]) -> Speeds:

@@ -71,8 +71,9 @@ def native() -> Native | None:
         raise UsageError(str(error)) from None
     except (BuildError, OSError) as error:
         log.warning(
-            "native kernels are not available (%s): generation is about 14 times slower and uses "
-            "2.4 times the memory. Install g++, or a wheel of Weft with prebuilt libraries.",
+            "native kernels are not available (%s): generation is more than 10 times slower "
+            "and uses more than twice the memory. Install g++, or a wheel of Weft with prebuilt "
+            "libraries.",
             error,
         )
         return None
@@ -87,6 +88,6 @@ def load(path: Path) -> Native:
 
 def declarations(header: str) -> str:
     """The marked part of the header, with addresses of numbers as integers."""
-    found = DECLARATIONS.search(header)
-    assert found is not None, f"{HEADER} has no part for cffi"
-    return NUMBER_POINTER.sub("uintptr_t ", found[1])
+    marked = DECLARATIONS.search(header)
+    assert marked is not None, f"{HEADER} has no part for cffi"
+    return NUMBER_POINTER.sub("uintptr_t ", marked[1])
