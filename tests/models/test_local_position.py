@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.contiguous_cache import ContiguousCache
 from tests.engine.asking import generate
-from weft.cache.contiguous_cache import ContiguousCache
 from weft.core.errors import ConfigError
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import Model, build_model
