@@ -2,8 +2,8 @@
 sequence b.
 
 Rows of a padded prompt are written too; the next tokens of that sequence overwrite them, and until
-then no real query attends to them because they lie after it. The engine uses pages instead; this cache is the
-reference that they are compared with.
+then no real query attends to them because they lie after it. The engine uses pages instead; this
+cache is the reference that they are compared with.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ from torch import Tensor
 from weft.core.kv_spec import PageLayout
 from weft.native.attention_kernels import layout_pointers
 from weft.native.kernels import TopK, embedding_rows, norm
-from weft.native.library import Native, check, native
-from weft.native.packed import address
+from weft.native.library import Native, address, check, native
 from weft.native.stack_weights import (
     AttentionWeights,
     LayerKV,

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.registry import pick
-from weft.native.library import Native, check, native
-from weft.native.packed import PackedMatrix, address
+from weft.native.library import Native, address, check, native
+from weft.native.packed import PackedMatrix
 
 
 def is_inference_float32(x: Tensor) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import cffi
-import torch  # noqa: F401  (its OpenMP library resolves the symbols of ours)
+from torch import Tensor  # importing torch loads the OpenMP library that ours needs
 
 from weft.core.errors import UsageError
 from weft.native.compiler import SOURCE_FOLDER, BuildError, IsaError, library_path
@@ -58,6 +58,11 @@ def check(result: int) -> int:
     if result == OUT_OF_MEMORY:
         raise MemoryError("the native kernels ran out of memory. Use a smaller batch or model.")
     raise RuntimeError(f"the native kernels failed with an unexpected C++ exception ({result}).")
+
+
+def address(x: Tensor | None) -> int:
+    """Of the first number; 0, a null pointer, for None."""
+    return 0 if x is None else x.data_ptr()
 
 
 @functools.cache

@@ -22,7 +22,8 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from weft.native.kernels import ACTIVATION_IDS, norm_fields
-from weft.native.packed import PackedMatrix, address
+from weft.native.library import address
+from weft.native.packed import PackedMatrix
 
 PLACEMENTS = {"before": 0, "after": 1, "both": 2}
 Fields = tuple[object, ...]
