@@ -221,7 +221,8 @@ def append_tokens(
     """Append the accepted tokens to a sample, up to one that ends it."""
     state, detokenizer = rows.state, rows.state.detokenizer
     num_logprobs = state.request.sampling.logprobs
-    accepted = min(num_accepted(rows.drafts, chosen), len(chosen) - 1)
+    # a grammar may leave fewer rows than drafts
+    accepted = min(num_accepted(rows.drafts, chosen), len(chosen) - 1) if rows.drafts else 0
     tokens: list[int] = []
     texts: list[str] = []
     logprobs: list[TokenLogprob] = []
