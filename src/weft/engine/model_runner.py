@@ -13,11 +13,13 @@ library does not support the model, or a module has a hook, the modules run and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.cache.kv_groups import KVCacheLayout
@@ -25,7 +27,6 @@ from weft.cache.kv_store import KVStore, PagedKVCache, ScratchKVCache
 from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
-from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.input_batch import (
     InputBatch,
     PackedTokens,
@@ -40,13 +41,49 @@ from weft.models.compile import HookWatch, decode_positions, rotary_tables, stac
 from weft.models.stack import Stack
 from weft.models.transformer import Decoder, EncoderDecoder
 from weft.native.compiled_stack import CompiledStack
+from weft.native.kernels import TopK
 from weft.native.stack_weights import LayerKV, PositionRows
 
 SCRATCH_PAGE_SIZE = 16
 """Tokens per page while texts are encoded. Independent of the pool's page size and not a setting:
 results do not depend on it, and rows of one layer at a time are stored."""
+CPU = torch.device("cpu")
 SCORED_ROWS = 256
 """Rows of logits computed at a time for the log-probabilities of given tokens."""
+
+
+@dataclass(frozen=True)
+class CompiledDecode:
+    """Decode steps of one plan by the compiled stack, from embedding to top k: one call for each
+    step, or one for all of them in greedy search."""
+
+    compiled: CompiledStack
+    position_rows: PositionRows
+    """As far as the last step of the plan."""
+
+    @property
+    def is_light(self) -> bool:
+        """Whether `greedy` is faster than one call for each step."""
+        return self.compiled.is_light
+
+    def top_k(self, batch: InputBatch, k: int, banned: Sequence[int]) -> TopK:
+        """One step of these sequences."""
+        ids_B, layouts = batch.packed.ids_1N[0], batch.layouts(CPU)
+        return self.compiled.top_k(ids_B, layouts, k, banned, self.position_rows)
+
+    def greedy(
+        self,
+        batch: InputBatch,
+        ends_B: NDArray[np.int64],
+        limits_B: NDArray[np.int64],
+        scores_B: NDArray[np.float64],
+        banned: Sequence[int],
+    ) -> NDArray[np.int64]:
+        """All steps until each sequence has ended or reached its limit: tokens_BT, -1 after the
+        last one. `scores_B` is updated."""
+        ids_B, layouts = batch.packed.ids_1N[0].numpy(), batch.layouts(CPU)
+        arrays = (ends_B, limits_B, scores_B)
+        return self.compiled.greedy(ids_B, layouts, *arrays, banned, self.position_rows)
 
 
 class TokenChooser(Protocol):

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.engine.beam_search import BeamBatch, BeamSearch
-from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.detokenizer import FinishReason
 from weft.engine.input_batch import InputBatch, SampledTokens
 from weft.engine.logits import NextTokenLogits
 from weft.engine.logprobs import TokenLogprob, token_logprob
+from weft.engine.model_runner import CompiledDecode
 from weft.engine.request import RequestOutput, SampleState
 from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId
 from weft.engine.speculative import num_accepted
