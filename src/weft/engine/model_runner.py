@@ -37,7 +37,7 @@ from weft.engine.input_batch import (
 from weft.engine.logits import LazyLogits, NextTokenLogits
 from weft.engine.scheduling.plan import Plan, ScheduledSource
 from weft.models.build import Model
-from weft.models.compile import HookWatch, decode_positions, rotary_tables, stack_weights
+from weft.models.compile import HookWatch, position_rows, stack_weights
 from weft.models.stack import Stack
 from weft.models.transformer import Decoder, EncoderDecoder
 from weft.native.compiled_stack import CompiledStack
@@ -106,6 +106,7 @@ class ModelRunner:
         self.model, self.kv_layout, self.store = model, layout, store
         self.device = device_of(model)
         self.hook_watch, self.is_hooked = HookWatch(model), False
+        self.positions: dict[Stack, PositionRows] = {}
         self.compiled_text_stack = self.compile_text_stack()
         self.compiled_decoder = self.compile_decoder()
 
@@ -170,12 +171,19 @@ class ModelRunner:
     ) -> tuple[Tensor, PositionRows]:
         """The input of the first layer, x_ND, by the compiled stack or the module; and the position
         tables of the layers."""
-        num_positions = int(packed.ends.max())
-        rows = decode_positions(stack, num_positions)
+        rows = self.position_rows(stack, int(packed.ends.max()))
         x_ND = compiled.embed(packed.ids_1N[0], packed.positions_1N[0], rows)
         if x_ND is None:
             x_ND = stack.embed(self.forward_batch(packed, cache))[0]
-        return x_ND, rows or rotary_tables(stack, num_positions)
+        return x_ND, rows
+
+    def position_rows(self, stack: Stack, num_positions: int) -> PositionRows:
+        """The position tables of a stack, read again only where a sequence is longer than they
+        are."""
+        rows = self.positions.get(stack)
+        if rows is None or rows.num_positions < num_positions:
+            rows = self.positions[stack] = position_rows(stack, num_positions)
+        return rows
 
     def write_sources(self, sources: Sequence[ScheduledSource]) -> None:
         """Encode sources and write the rows of cross-attention to their pages."""
@@ -244,8 +252,8 @@ class ModelRunner:
         compiled = self.compiled_decoder
         if compiled is None or not compiled.can_decode or self.is_hooked:
             return None
-        rows = decode_positions(self.stack, num_positions)
-        return None if rows is None else CompiledDecode(compiled, rows)
+        rows = self.position_rows(self.stack, num_positions)
+        return CompiledDecode(compiled, rows) if rows.can_embed else None
 
     def forward(self, batch: InputBatch) -> Tensor:
         """x_1ND after the last layer; the rows of the new tokens are written to their pages."""
