@@ -28,9 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.models.build import Model
 from weft.nn.mixture_of_experts import MixtureOfExperts
-from weft.training.data.base import Batch
 from weft.training.loss import LossConfig
-from weft.training.objective import batch_loss
+from weft.training.objective import Batch, batch_loss
 
 LossFunction = Callable[[Batch, LossConfig], Tensor]
 

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,13 +30,26 @@ from weft.training.checkpointing import (
     optimizer_tensors,
     restore_optimizers,
 )
-from weft.training.data.base import Data
 from weft.training.distributed import DistributedContext, LossFunction, copy_full, full_tensor
 from weft.training.loss import LossConfig
 from weft.training.metrics_log import MetricsLog
+from weft.training.objective import Batch
 from weft.training.optimizer import build_optimizers, lr_factor
 from weft.training.recipe import TrainConfig
 from weft.training.signals import StopRequest
+
+
+class Data(Protocol):
+    """A corpus. Its batches are a pure function of its config, its seed and the epoch."""
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """The batches of an epoch as row numbers, over all processes."""
+
+    def load(self, epoch: int, rows: list[int]) -> Batch:
+        """The rows of a batch that belong to this process; `empty_batch` if none does."""
+
+    def count_targets(self, epoch: int, rows: list[int]) -> int:
+        """Number of target tokens of a batch, over all processes."""
 
 
 class NonFiniteLossError(WeftError):

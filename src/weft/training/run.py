@@ -27,13 +27,12 @@ from weft.core.errors import DataError, UsageError
 from weft.models.build import Model, build_model
 from weft.text.tokenizer import Tokenizer
 from weft.training.checkpointing import RunCheckpoints, check_same_run
-from weft.training.data.base import Data
 from weft.training.data.files import Pair, TrainingFiles
 from weft.training.data.pairs import PairData, PairDataConfig
 from weft.training.data.texts import TextData, TextDataConfig
 from weft.training.data.tokens import TokenFile
 from weft.training.distributed import DistributedContext, init_distributed
-from weft.training.loop import ProgressCallback, ScoreTranslations, Trainer, validate
+from weft.training.loop import Data, ProgressCallback, ScoreTranslations, Trainer, validate
 from weft.training.metrics_log import MetricsLog
 from weft.training.objective import batch_loss
 from weft.training.recipe import DataConfig, Recipe
