@@ -9,10 +9,9 @@ registered anywhere: hooks see the modules only, so the modules have to compute 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import contains
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -222,7 +221,7 @@ class HookWatch:
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
-        self.hooks: Sequence[dict[int, Any]] = [
+        self.hooks: Sequence[Mapping[int, object]] = [
             hooks for part in modules for hooks in (part._forward_hooks, part._forward_pre_hooks)
         ]
         self.attributes = [vars(part) for part in modules]
