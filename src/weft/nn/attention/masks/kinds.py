@@ -159,7 +159,7 @@ class Prefix(Padding):
 
 @dataclass(frozen=True, eq=False)
 class Blocks(MaskBase):
-    """Any pattern of square blocks (Child 2019, Zaheer 2020): pattern[q // size, k // size]; pairs
+    """A pattern of square blocks (Child 2019, Zaheer 2020): pattern[q // size, k // size]; pairs
     outside of the pattern are not allowed."""
 
     pattern: Tensor
