@@ -36,7 +36,7 @@ from weft.checkpoint.weft_folder import CONFIG_FILE, TEMPLATE_FILE, Checkpoint, 
 from weft.checkpoint.weight_rules import names_in_file
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.config import ModelConfig
 from weft.text import hf
 from weft.text.tokenizer import Tokenizer
@@ -165,7 +165,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return hf.load_tokenizer(path, model_type if isinstance(model_type, str) else None)
 
 
-def build_hf(opened: HFCheckpoint, device: torch.device | str, dtype: torch.dtype) -> Model:
+def build_hf(opened: HFCheckpoint, device: torch.device | str, dtype: torch.dtype) -> AnyModel:
     """The model, filled from the source one weight at a time."""
     rules, ignored = opened.family.rules(opened.config), opened.family.ignored
     return build_from_source(opened.config, rules, opened.source, ignored, device, dtype)

@@ -31,7 +31,7 @@ from weft.checkpoint.tensor_source import (
 from weft.checkpoint.weight_rules import same
 from weft.core.config import read_settings
 from weft.core.errors import DataError
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.config import ModelConfig
 from weft.nn.packed_modules import check_not_packed
 from weft.text.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ VERSION = 1
 class Checkpoint:
     """A model and what belongs to it."""
 
-    model: Model
+    model: AnyModel
     tokenizer: Tokenizer
     task: str
     """translate, lm or mlm: what it was trained for."""

@@ -12,7 +12,7 @@ from weft.cli.options import Device
 from weft.cli.output import print_json, status
 
 if TYPE_CHECKING:
-    from weft.models.build import Model
+    from weft.models.build import AnyModel
     from weft.text.tokenizer import Tokenizer
     from weft.training.loop import ScoreTranslations
     from weft.training.recipe import DataConfig, Recipe
@@ -150,7 +150,7 @@ def greedy_scorer(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> ScoreTr
 
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
-    def scores(model: Model) -> dict[str, float]:
+    def scores(model: AnyModel) -> dict[str, float]:
         was_training = model.training
         try:
             loaded = LoadedModel(Checkpoint(model, tokenizer, "translate"))

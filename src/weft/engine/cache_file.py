@@ -31,7 +31,7 @@ from weft.cache.prefix_cache import CachedRun, NoPrefixCache
 from weft.cache.snapshot import CacheSnapshot, SavedSource, restore, take_snapshot
 from weft.checkpoint.atomic import new_file
 from weft.core.errors import DataError, UsageError
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.native.compiler import library_path
 from weft.native.library import native
 from weft.nn.packed_modules import uses_int8_activations
@@ -62,7 +62,7 @@ class CacheFileSummary:
         )
 
 
-def cache_key(model: Model, layout: KVCacheLayout, store: KVStore) -> dict[str, str]:
+def cache_key(model: AnyModel, layout: KVCacheLayout, store: KVStore) -> dict[str, str]:
     """Everything that must be equal for rows to be valid, by name."""
     shapes = {name: list(rows.shape[2:]) for name, rows in store.rows[0].items()}
     groups = [list(asdict(group).values()) for group in layout.groups]
@@ -79,7 +79,7 @@ def cache_key(model: Model, layout: KVCacheLayout, store: KVStore) -> dict[str, 
     }
 
 
-def fingerprint(model: Model) -> str:
+def fingerprint(model: AnyModel) -> str:
     """A hash of the model's settings and all its weights."""
     digest = sha256(json.dumps(model.config.to_dict(), sort_keys=True).encode())
     for name, tensor in weights(model):
@@ -88,7 +88,7 @@ def fingerprint(model: Model) -> str:
     return digest.hexdigest()
 
 
-def weights(model: Model) -> Iterator[tuple[str, Tensor]]:
+def weights(model: AnyModel) -> Iterator[tuple[str, Tensor]]:
     """The weights of all modules, one module at a time."""
     for name, layer in model.named_modules():
         # what `state_dict` calls on each module: a packed one unpacks its weight for the moment,

@@ -49,7 +49,7 @@ from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
 from weft.engine.stats import EngineStats
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.transformer import Decoder
 from weft.nn.packed_modules import pack_model
 from weft.text.tokenizer import Tokenizer
@@ -59,7 +59,10 @@ class Engine:
     """One model, one page pool, any number of requests."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer | None = None, config: EngineConfig | None = None
+        self,
+        model: AnyModel,
+        tokenizer: Tokenizer | None = None,
+        config: EngineConfig | None = None,
     ) -> None:
         """Without a tokenizer it works with token ids only: no text, stop strings or grammars."""
         self.config = config or EngineConfig()
@@ -269,7 +272,7 @@ class Engine:
         return cache_key(self.model, self.kv_cache.layout, self.runner.need_store())
 
 
-def make_kv_cache(model: Model, config: EngineConfig) -> tuple[KVCacheManager, KVStore | None]:
+def make_kv_cache(model: AnyModel, config: EngineConfig) -> tuple[KVCacheManager, KVStore | None]:
     """The KV cache of a model: page management, and the page store unless it has no KV cache."""
     layout = KVCacheLayout.of(model.kv_specs())
     store = make_store(model, layout, config) if layout.groups else None
@@ -277,7 +280,7 @@ def make_kv_cache(model: Model, config: EngineConfig) -> tuple[KVCacheManager, K
     return KVCacheManager(layout, pool, pick(PREFIX_CACHES, config.prefix_cache, "cache")), store
 
 
-def make_store(model: Model, layout: KVCacheLayout, config: EngineConfig) -> KVStore:
+def make_store(model: AnyModel, layout: KVCacheLayout, config: EngineConfig) -> KVStore:
     """A page store of config.cache_gib."""
     device, dtype = device_of(model), dtype_of(model)
     specs = model.kv_specs()

@@ -36,7 +36,7 @@ from weft.engine.input_batch import (
 )
 from weft.engine.logits import LazyLogits, NextTokenLogits
 from weft.engine.scheduling.plan import Plan, ScheduledSource
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.compile import HookWatch, position_rows, stack_weights
 from weft.models.stack import Stack
 from weft.models.transformer import Decoder, EncoderDecoder
@@ -102,7 +102,7 @@ class TokenChooser(Protocol):
 class ModelRunner:
     """Executes plans on one model."""
 
-    def __init__(self, model: Model, layout: KVCacheLayout, store: KVStore | None) -> None:
+    def __init__(self, model: AnyModel, layout: KVCacheLayout, store: KVStore | None) -> None:
         self.model, self.kv_layout, self.store = model, layout, store
         self.device = device_of(model)
         self.hook_watch, self.is_hooked = HookWatch(model), False

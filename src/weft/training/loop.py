@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from weft.checkpoint.tensor_source import unique_state
 from weft.core.errors import WeftError
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.training.checkpointing import (
     RunCheckpoints,
     RunSnapshot,
@@ -71,7 +71,7 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], None]
-ScoreTranslations = Callable[[Model], dict[str, float]]
+ScoreTranslations = Callable[[AnyModel], dict[str, float]]
 """Translates validation lines with a model and scores them: {"bleu": ..., "chrf": ...}."""
 
 
@@ -80,7 +80,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Model,
+        model: AnyModel,
         config: TrainConfig,
         data: Data,
         valid: Data | None,
@@ -233,7 +233,7 @@ class Trainer:
 
 @torch.no_grad()
 def validate(
-    model: Model, loss_function: LossFunction, data: Data, distributed: DistributedContext
+    model: AnyModel, loss_function: LossFunction, data: Data, distributed: DistributedContext
 ) -> dict[str, float]:
     """Mean loss per token without label smoothing, and perplexity. Keeps the mode of the model."""
     was_training = model.training

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.transformer import Encoder, EncoderDecoder
 from weft.nn.lm_head import LMHead
 from weft.text.packing import IGNORE
@@ -44,7 +44,7 @@ def empty_batch(has_source: bool) -> Batch:
     return Batch(one_BT, length_B, targets_BT, one_BT, length_B)
 
 
-def batch_loss(model: Model, batch: Batch, config: LossConfig) -> Tensor:
+def batch_loss(model: AnyModel, batch: Batch, config: LossConfig) -> Tensor:
     """Sum over the target tokens; the caller divides by their number over all processes."""
     if config.rdrop:
         batch = duplicate_for_rdrop(batch)
@@ -54,7 +54,7 @@ def batch_loss(model: Model, batch: Batch, config: LossConfig) -> Tensor:
     return head_loss(model.head, hidden_ND, targets_N, config)
 
 
-def hidden_states(model: Model, batch: Batch) -> Tensor:
+def hidden_states(model: AnyModel, batch: Batch) -> Tensor:
     """The last hidden states of the stack below the LM head: hidden_BTD."""
     if isinstance(model, EncoderDecoder):
         assert batch.source_BS is not None, "an encoder-decoder is trained on pairs"

@@ -24,7 +24,7 @@ from weft.checkpoint.weft_folder import SCORES_FILE, Checkpoint, copy_state, sav
 from weft.core.config import read_settings
 from weft.core.device import choose_device
 from weft.core.errors import DataError, UsageError
-from weft.models.build import Model, build_model
+from weft.models.build import AnyModel, build_model
 from weft.text.tokenizer import Tokenizer
 from weft.training.checkpointing import RunCheckpoints, check_same_run
 from weft.training.data.files import Pair, TrainingFiles
@@ -261,7 +261,7 @@ def build_trainer(
     )
 
 
-def init_model(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer) -> Model:
+def init_model(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer) -> AnyModel:
     """The recipe's model with random weights, of the kind of the task and with the tokenizer's
     vocabulary size."""
     kinds = {"translate": "encoder-decoder", "lm": "decoder", "mlm": "encoder"}
