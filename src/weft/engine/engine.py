@@ -12,6 +12,7 @@ cached prefix, alone or in a batch, preempted or not, with drafts or without.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
@@ -54,6 +55,8 @@ from weft.models.transformer import Decoder
 from weft.nn.packed_modules import pack_model
 from weft.text.tokenizer import Tokenizer
 
+log = logging.getLogger(__name__)
+
 
 class Engine:
     """One model, one page pool, any number of requests."""
@@ -67,8 +70,8 @@ class Engine:
         """Without a tokenizer it works with token ids only: no text, stop strings or grammars."""
         self.config = config or EngineConfig()
         self.model, self.tokenizer = model.eval(), tokenizer
-        if device_of(model).type == "cpu" and dtype_of(model) == torch.float32:
-            pack_model(model)
+        if device_of(model).type == "cpu":
+            pack_weights(model)
         self.kv_cache, store = make_kv_cache(model, self.config)
         self.runner = ModelRunner(model, self.kv_cache.layout, store)
         settings = self.config.scheduler(model.config, self.runner.can_generate)
@@ -270,6 +273,19 @@ class Engine:
     def cache_key(self) -> dict[str, str]:
         """What cached rows depend on. Computed on first use, as it reads all weights."""
         return cache_key(self.model, self.kv_cache.layout, self.runner.need_store())
+
+
+def pack_weights(model: AnyModel) -> None:
+    """Pack the weights of a model on a CPU for the native kernels, which compute in float32."""
+    dtype = dtype_of(model)
+    if dtype == torch.float32:
+        pack_model(model)
+        return
+    log.warning(
+        "slow path: the weights are %s, and on a CPU only float32 has native kernels. Load the "
+        'model with dtype="float32", unless memory is short.',
+        str(dtype).removeprefix("torch."),
+    )
 
 
 def make_kv_cache(model: AnyModel, config: EngineConfig) -> tuple[KVCacheManager, KVStore | None]:

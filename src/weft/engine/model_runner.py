@@ -12,6 +12,7 @@ library does not support the model, or a module has a hook, the modules run and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,8 @@ from weft.models.transformer import Decoder, EncoderDecoder
 from weft.native.compiled_stack import CompiledStack
 from weft.native.kernels import TopK
 from weft.native.stack_weights import LayerKV, PositionRows
+
+log = logging.getLogger(__name__)
 
 SCRATCH_PAGE_SIZE = 16
 """Tokens per page while texts are encoded. Independent of the pool's page size and not a setting:
@@ -105,7 +108,7 @@ class ModelRunner:
     def __init__(self, model: AnyModel, layout: KVCacheLayout, store: KVStore | None) -> None:
         self.model, self.kv_layout, self.store = model, layout, store
         self.device = device_of(model)
-        self.hook_watch, self.is_hooked = HookWatch(model), False
+        self.hook_watch, self.is_hooked, self.was_hooked = HookWatch(model), False, False
         self.positions: dict[Stack, PositionRows] = {}
         self.compiled_text_stack = self.compile_text_stack()
         self.compiled_decoder = self.compile_decoder()
@@ -131,6 +134,8 @@ class ModelRunner:
     def run(self, plan: Plan, chooser: TokenChooser) -> list[Tensor]:
         """Execute a plan; returns the hidden states x_TD of each text to embed or score."""
         self.is_hooked = self.hook_watch.is_hooked()
+        if self.is_hooked and not self.was_hooked:
+            self.warn_hooked()
         if plan.copies:
             self.need_store().copy_pages(plan.copies)
         if plan.sources:
@@ -139,6 +144,15 @@ class ModelRunner:
         if plan.chunks:
             self.decode(plan, chooser)
         return hidden
+
+    def warn_hooked(self) -> None:
+        """Once: the compiled stack would be used, were it not for a hook."""
+        self.was_hooked = True
+        if self.compiled_text_stack is not None or self.compiled_decoder is not None:
+            log.warning(
+                "slow path: a module of the model has a forward hook, so its layers are called "
+                "one by one instead of all in one native call. Remove the hook for full speed."
+            )
 
     def encode(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Hidden states x_TD of each text; of a decoder, the input of its LM head."""
