@@ -202,5 +202,5 @@ def run_ending_with(last: HashedPage, last_use: int) -> CachedRun:
 
 def chain_of(match: PrefixMatch) -> tuple[str, list[HashedPage]]:
     """The namespace and the pages of a match."""
-    assert isinstance(match.handle, tuple), f"a match of {match.length} tokens after its release"
+    assert isinstance(match.handle, tuple), f"a match of {match.length} tokens is released already"
     return match.handle

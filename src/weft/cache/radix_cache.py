@@ -367,5 +367,5 @@ def num_matching_blocks(stored: list[int], tokens: Sequence[int], page_size: int
 def node_of(match: PrefixMatch) -> RadixNode:
     """The last node of a match."""
     node = match.handle
-    assert isinstance(node, RadixNode), f"a match of {match.length} tokens after its release"
+    assert isinstance(node, RadixNode), f"a match of {match.length} tokens is released already"
     return node
