@@ -34,7 +34,7 @@ def slow_paths(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.skipif(native() is None, reason="there is no library")
 def test_a_hook_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     model = tiny("decoder", **LLAMA).model
-    engine = Engine(model, config=EngineConfig(cache_gib=0))
+    engine = Engine(model, config=EngineConfig(cache_gib=0.01))
     with caplog.at_level(logging.WARNING, "weft"):
         run(engine)
         assert slow_paths(caplog) == []
@@ -52,7 +52,7 @@ def test_hooks_of_a_model_that_cannot_be_compiled_are_not_reported(
     model = tiny("decoder", position={"kind": "alibi"}).model
     model.decoder.norm.register_forward_hook(lambda *_: None)
     with caplog.at_level(logging.WARNING, "weft"):
-        run(Engine(model, config=EngineConfig(cache_gib=0)))
+        run(Engine(model, config=EngineConfig(cache_gib=0.01)))
     assert slow_paths(caplog) == []
 
 
@@ -62,6 +62,6 @@ def test_weights_without_native_kernels_are_reported(
 ) -> None:
     model = tiny("decoder", **LLAMA).model.to(getattr(torch, dtype))
     with caplog.at_level(logging.WARNING, "weft"):
-        run(Engine(model, config=EngineConfig(cache_gib=0)))
+        run(Engine(model, config=EngineConfig(cache_gib=0.01)))
     expected = [] if dtype == "float32" else ["the weights are float64"]
     assert [text.split(": ")[1].split(",")[0] for text in slow_paths(caplog)] == expected
