@@ -121,7 +121,10 @@ def prefix_cache_file(model: LoadedModel, path: str | None) -> Iterator[None]:
     if path is None:
         yield
         return
+    from weft.engine.cache_file import check_cache_path
+
     engine = model.client.engine
+    check_cache_path(Path(path))
     if Path(path).exists():
         status(f"loaded {path}: {engine.load_cache(path)}")
     try:

@@ -87,7 +87,7 @@ def command(
     try:
         with watch_training(settings.train.steps) as watch:
             place = choose_device(device)
-            scores = run_training(settings, files, out, watch, greedy_scorer, place)
+            scores = run_training(settings, files, out, watch, greedy_scorer, place, status)
     except StoppedBySignal as stopped:
         status(f"stopped and saved in {out}; run the same command again to resume")
         raise typer.Exit(stopped.exit_code) from None
