@@ -17,4 +17,5 @@ atomic                  files and folders that are complete or absent
 writer_lock             one writer at a time
 disk_space              bytes to be written, compared with the free ones
 sha256sums              hashes of the files of a folder
+verification            comparing a model with its hashes
 """
