@@ -25,6 +25,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from weft.core.openmp import prepare_openmp
+
 if TYPE_CHECKING:
     from weft.core.errors import ConfigError as ConfigError
     from weft.core.errors import DataError as DataError
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from weft.text.batching import collate as collate
     from weft.text.tokenizer import Tokenizer as Tokenizer
     from weft.training.run import train as train
+
+prepare_openmp()  # before torch is imported, which reads the environment once
 
 __version__ = "0.1.0.dev0"
 

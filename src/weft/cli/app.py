@@ -13,7 +13,8 @@ and torch is imported inside the function. A command prints results to stdout an
 them into one line and an exit code: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 
 Differs from plain typer: only the module of the chosen command is imported, so that `--help` is
-fast; `--debug` may be anywhere; an error is one sentence without a usage block.
+fast; `--debug` may be anywhere; every command has `--threads`; an error is one sentence without a
+usage block.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ import typer
 from typer.main import get_command
 
 from weft import __version__
+from weft.cli.threads_option import add_threads, with_threads
 from weft.core.errors import ConfigError, EngineError, UsageError, WeftError
+from weft.core.openmp import check_wait_policy
 from weft.core.registry import pick
 
 
@@ -63,6 +66,7 @@ COMMANDS = {
     "convert": Command("weft.cli.convert", "Convert a model to a Hugging Face folder or GGUF."),
     "eval": Command("weft.cli.eval", "Score a model: BLEU, chrF, exact match or perplexity."),
     "bench": Command("weft.cli.bench", "Measure speed and memory."),
+    "doctor": Command("weft.cli.doctor", "Describe the machine and the installation."),
 }
 
 
@@ -87,6 +91,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
 
 def run(args: Sequence[str], commands: Mapping[str, Command]) -> int:
     """Import and call the chosen command; returns its exit code."""
+    check_wait_policy()
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     if chosen is not None:
         module = import_module(pick(commands, chosen, "command").module)
@@ -126,9 +131,11 @@ def build_app(commands: Mapping[str, Command], chosen: str | None) -> typer.Type
         if module is None:
             app.command(name, help=command.help)(not_loaded)
         elif hasattr(module, "app"):
-            app.add_typer(module.app, name=name, help=module.app.info.help or command.help)
+            app.add_typer(
+                add_threads(module.app), name=name, help=module.app.info.help or command.help
+            )
         else:
-            app.command(name)(module.command)
+            app.command(name)(with_threads(module.command))
     return app
 
 

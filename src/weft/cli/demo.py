@@ -7,7 +7,6 @@ The task itself is in weft/demo; this file has the options and the output.
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
@@ -55,9 +54,6 @@ def command(
     training data. Running it again skips training and shows the results.
     """
     begin = time.perf_counter()
-    # before torch is imported. Slower on an idle machine, but with other work beside it a step took
-    # 0.4-0.7 s in place of 1.4-1.8 (docs/log/2026-11-15-dates.md)
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from weft.demo.demo import evaluate
     from weft.engine.loaded_model import load
 
@@ -77,7 +73,7 @@ def command(
 
 def train_demo(out: Path, seed: int, steps: int | None) -> None:
     """Write the data and train the model, or resume; exit with the signal's code if stopped."""
-    from weft.checkpoint.weft_folder import is_finished
+    from weft.checkpoint.weft_folder import SCORES_FILE
     from weft.cli.train_progress import watch_training
     from weft.core.device import choose_device
     from weft.demo import demo
@@ -88,12 +84,12 @@ def train_demo(out: Path, seed: int, steps: int | None) -> None:
     recipe, data = demo.demo_recipe(seed, steps), out / "data"
     status(f"{data}: dates in {len(LOCALES) - 1} languages, {demo.NUM_TRAIN:,} training pairs")
     demo.write_dates(data, demo.NUM_TRAIN, demo.NUM_VALID, demo.NUM_TEST, seed)
-    is_done = is_finished(out)
+    is_done = (out / SCORES_FILE).is_file()
     status(f"{out}: {'trained already' if is_done else 'training'}")
     try:
         with nullcontext(ignore) if is_done else watch_training(recipe.train.steps) as watch:
             files = demo.demo_files(data)
-            run_training(recipe, files, out, watch, device=choose_device(), report=status)
+            run_training(recipe, files, out, watch, device=choose_device())
     except StoppedBySignal as stopped:
         status(f"stopped and saved in {out}; run the same command again to resume")
         raise typer.Exit(stopped.exit_code) from None

@@ -7,5 +7,7 @@ shapes          shape suffixes of tensor names (x_BTD) and check_shapes
 device          device and dtype of a run
 forward_batch   ForwardBatch: ids, lengths and positions of one forward pass
 kv_spec         what an attention layer stores for each token
+resource_limits CPUs and memory that this process may use: affinity, cgroups
+openmp          number of threads, and how they wait for each other
 quantized       QuantizedMatrix: weights in 8 or 4 bits with a scale per 32 inputs
 """

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import cffi
-from torch import Tensor  # importing torch loads the OpenMP library that ours needs
+import torch  # its OpenMP library resolves the symbols of ours
 
 from weft.core.errors import UsageError
 from weft.native.compiler import SOURCE_FOLDER, BuildError, IsaError, library_path
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 HEADER = "weft_native.h"
 DECLARATIONS = re.compile(r"// ---- cffi: begin\n(.*)// ---- cffi: end\n", re.DOTALL)
 NUMBER_POINTER = re.compile(r"(const )?(void|char|float|double|uint16_t|int32_t|int64_t)\* ")
+OPENMP_FILE = re.compile(r"/\S*/lib(?:gomp|iomp5|omp)\b\S*", re.MULTILINE)
 OUT_OF_MEMORY = -1
 """As in csrc/abi.h."""
 
@@ -60,11 +61,6 @@ def check(result: int) -> int:
     raise RuntimeError(f"the native kernels failed with an unexpected C++ exception ({result}).")
 
 
-def address(x: Tensor | None) -> int:
-    """Of the first number; 0, a null pointer, for None."""
-    return 0 if x is None else x.data_ptr()
-
-
 @functools.cache
 def native() -> Native | None:
     """The library; None if it is switched off, or not available, which is logged once."""
@@ -82,6 +78,26 @@ def native() -> Native | None:
             error,
         )
         return None
+
+
+def set_num_threads(count: int) -> None:
+    """Set the number of threads of parallel regions that the calling thread starts. With the
+    library, other threads keep theirs: torch.set_num_threads also sets it for new ones."""
+    library = native()
+    if library is None:
+        torch.set_num_threads(count)
+    else:
+        check(library.lib.weft_set_num_threads(count))
+
+
+def openmp_libraries() -> list[str]:
+    """Paths of the OpenMP libraries in this process. More than one: each has its own threads, which
+    wait for CPUs that the others hold."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return list(dict.fromkeys(OPENMP_FILE.findall(maps)))
 
 
 def load(path: Path) -> Native:

@@ -15,7 +15,6 @@ models/compile.py reads them from modules; `fields()` are those of the library's
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -23,8 +22,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from weft.native.kernels import ACTIVATION_IDS, norm_fields
-from weft.native.library import address
-from weft.native.packed import PackedMatrix
+from weft.native.packed import PackedMatrix, address
 
 PLACEMENTS = {"before": 0, "after": 1, "both": 2}
 Fields = tuple[object, ...]
@@ -217,12 +215,8 @@ class RotaryTable:
 
 @dataclass(frozen=True, eq=False)
 class PositionRows:
-    """Position tables of a stack; longer sequences need longer tables."""
+    """Position tables of one call; they grow with the longest sequence."""
 
     rotary: Sequence[RotaryTable | None] = ()
     added_MD: Tensor | None = None
     """Rows that the embedding adds."""
-    num_positions: int = sys.maxsize
-    """The tables have rows for positions below this."""
-    can_embed: bool = True
-    """False: the embedding adds rows of which there is no table."""

@@ -226,6 +226,10 @@ typedef struct {
 
 int64_t weft_panel_width(void);
 
+// Sets the number of threads of parallel regions that the calling thread starts (torch's too, which
+// asks OpenMP). Other threads keep theirs.
+int64_t weft_set_num_threads(int64_t threads);
+
 // y = x W^T + bias for outputs begin..end.
 int64_t weft_linear(const WeftPackedMatrix* matrix, const float* x, const float* bias, float* y,
                     int64_t rows, int64_t x_stride, int64_t y_stride, int64_t begin, int64_t end,
