@@ -12,7 +12,6 @@ cached prefix, alone or in a batch, preempted or not, with drafts or without.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
@@ -50,32 +49,29 @@ from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
 from weft.engine.stats import EngineStats
-from weft.models.build import AnyModel
+from weft.engine.thread_controller import ThreadController
+from weft.models.build import Model
 from weft.models.transformer import Decoder
 from weft.nn.packed_modules import pack_model
 from weft.text.tokenizer import Tokenizer
-
-log = logging.getLogger(__name__)
 
 
 class Engine:
     """One model, one page pool, any number of requests."""
 
     def __init__(
-        self,
-        model: AnyModel,
-        tokenizer: Tokenizer | None = None,
-        config: EngineConfig | None = None,
+        self, model: Model, tokenizer: Tokenizer | None = None, config: EngineConfig | None = None
     ) -> None:
         """Without a tokenizer it works with token ids only: no text, stop strings or grammars."""
         self.config = config or EngineConfig()
         self.model, self.tokenizer = model.eval(), tokenizer
-        if device_of(model).type == "cpu":
-            pack_weights(model)
+        if device_of(model).type == "cpu" and dtype_of(model) == torch.float32:
+            pack_model(model)
         self.kv_cache, store = make_kv_cache(model, self.config)
         self.runner = ModelRunner(model, self.kv_cache.layout, store)
         settings = self.config.scheduler(model.config, self.runner.can_generate)
         self.scheduler = Scheduler(settings, self.kv_cache)
+        self.threads = ThreadController()
         self.counter = count()
         self.requests: dict[str, Request] = {}
         self.samples: dict[str, dict[int, SampleState]] = {}
@@ -155,7 +151,8 @@ class Engine:
         plan = self.scheduler.schedule(self.drafts_of if self.config.speculate else None)
         try:
             chooser = StepChooser(plan, self.samples, self.beams)
-            vectors = self.runner.run(plan, chooser)
+            with self.threads.step(plan.total_tokens):
+                vectors = self.runner.run(plan, chooser)
         except BaseException:
             self.scheduler.rollback(plan)  # no token was appended yet: the same requests run again
             raise
@@ -275,20 +272,7 @@ class Engine:
         return cache_key(self.model, self.kv_cache.layout, self.runner.need_store())
 
 
-def pack_weights(model: AnyModel) -> None:
-    """Pack the weights of a model on a CPU for the native kernels, which compute in float32."""
-    dtype = dtype_of(model)
-    if dtype == torch.float32:
-        pack_model(model)
-        return
-    log.warning(
-        "slow path: the weights are %s, and on a CPU only float32 has native kernels. Load the "
-        'model with dtype="float32", unless memory is short.',
-        str(dtype).removeprefix("torch."),
-    )
-
-
-def make_kv_cache(model: AnyModel, config: EngineConfig) -> tuple[KVCacheManager, KVStore | None]:
+def make_kv_cache(model: Model, config: EngineConfig) -> tuple[KVCacheManager, KVStore | None]:
     """The KV cache of a model: page management, and the page store unless it has no KV cache."""
     layout = KVCacheLayout.of(model.kv_specs())
     store = make_store(model, layout, config) if layout.groups else None
@@ -296,7 +280,7 @@ def make_kv_cache(model: AnyModel, config: EngineConfig) -> tuple[KVCacheManager
     return KVCacheManager(layout, pool, pick(PREFIX_CACHES, config.prefix_cache, "cache")), store
 
 
-def make_store(model: AnyModel, layout: KVCacheLayout, config: EngineConfig) -> KVStore:
+def make_store(model: Model, layout: KVCacheLayout, config: EngineConfig) -> KVStore:
     """A page store of config.cache_gib."""
     device, dtype = device_of(model), dtype_of(model)
     specs = model.kv_specs()

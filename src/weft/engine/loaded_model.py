@@ -49,7 +49,7 @@ from weft.engine.request_builder import (
     RequestBuilder,
     sampling_options,
 )
-from weft.models.build import AnyModel
+from weft.models.build import Model
 from weft.nn.packed_modules import use_int8_activations
 from weft.sampling.params import SamplingKeywords
 
@@ -88,7 +88,7 @@ def load(
     return LoadedModel(checkpoint, settings)
 
 
-def enable_int8_activations(model: AnyModel) -> None:
+def enable_int8_activations(model: Model) -> None:
     """Quantize the inputs of matrix products; logs a warning if the setting has no effect."""
     if not use_int8_activations(model):
         log.warning(

@@ -20,10 +20,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -89,8 +88,8 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
             raise UsageError(f"the pool has {size} workers: it needs at least 1. Use 1 or more.")
         threads = max(1, torch.get_num_threads() // size)
         config = WorkerConfig(model, device, engine or EngineConfig(), threads)
-        context = multiprocessing.get_context("spawn")
-        self.workers: dict[Connection, SpawnProcess] = {}
+        context: Any = multiprocessing.get_context("spawn")
+        self.workers: dict[Connection, Any] = {}
         self.is_idle = True
         for _ in range(size):
             ours, theirs = context.Pipe()
@@ -194,7 +193,7 @@ def freeze_gc() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def start_process(process: SpawnProcess) -> None:
+def start_process(process: Any) -> None:
     """Start a process that ignores SIGINT: the parent handles Ctrl-C. A child inherits the
     disposition at the time of its start."""
     if threading.current_thread() is not threading.main_thread():

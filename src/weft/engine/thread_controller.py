@@ -1,0 +1,211 @@
+"""`ThreadController`: how many threads a step uses, chosen from measured step times.
+
+    controller = ThreadController()
+    with controller.step(num_tokens):       # in the thread that runs the step
+        ...
+
+A step on two threads has some hundred barriers. Where other processes use the CPUs, a thread waits
+at each of them until the scheduler runs the other thread, and one thread alone is several times as
+fast. Results do not depend on the number of threads, so each step may use another one.
+
+For each size of a step (its tokens, to two binary digits) and number of threads, the controller has
+an average of the seconds per token, and uses the number with the lowest. The estimate of a number
+that is not in use decays with time, so that it is measured again: the later, the worse it was.
+Fewer threads are tried only under contention, so that an idle machine pays nothing. The signal is
+the time that the process's threads were ready to run but did not: `run_delay` of Linux's schedstat,
+or involuntary context switches on other systems.
+
+Numbers are base, base/2, base/4, ..., 1, where base is torch's setting; of these, the current one
+and its two neighbors are compared.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from weft.core.openmp import wait_policy
+from weft.native.library import set_num_threads
+
+FORGET_SECONDS = 4.0
+"""An estimate that is not renewed falls to 1/e of its value in this time."""
+PROBE_SHARE = 0.03
+"""Time that may be spent on steps with a number of threads that is probably slower."""
+NUM_AVERAGED = 8
+"""Steps of the moving average."""
+ADVANTAGE = 0.95
+"""Another number of threads is used if its steps take at most this part of the time."""
+OUTLIER = 1.5
+"""Without contention a step counts at most this many times the average: a garbage collection or a
+page fault is no reason to change the number of threads."""
+
+METER_SECONDS = 0.1
+"""The contention is measured over at least this time."""
+CONTENDED = 0.05
+"""Seconds of waiting for a CPU, of all threads, per second."""
+QUIET_SECONDS = 1.0
+"""After this time without contention all numbers of threads are measured again."""
+SWITCH_DELAY_NS = 3_000_000
+"""What an involuntary context switch counts where the kernel does not report waiting times."""
+
+TASKS = Path("/proc/self/task")
+
+
+def run_delay_ns() -> int:
+    """Nanoseconds for which the threads of this process were ready to run but waited for a CPU."""
+    try:
+        return sum(thread_delay_ns(name) for name in os.listdir(TASKS))
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SWITCH_DELAY_NS
+
+
+def thread_delay_ns(name: str) -> int:
+    try:
+        fields = (TASKS / name / "schedstat").read_text().split()
+    except FileNotFoundError:  # the thread has ended
+        return 0
+    return int(fields[1])
+
+
+class ContentionMeter:
+    """Whether other processes take CPU time from this one."""
+
+    def __init__(self, delay_ns: Callable[[], int], now: float) -> None:
+        self.delay_ns = delay_ns
+        self.measured_at, self.last_ns = now, delay_ns()
+        self.is_contended, self.contended_at = False, -math.inf
+
+    def update(self, now: float) -> bool:
+        """Measure if METER_SECONDS have passed. Returns whether QUIET_SECONDS without contention
+        have just ended."""
+        seconds = now - self.measured_at
+        if seconds < METER_SECONDS:
+            return False
+        before, self.last_ns = self.last_ns, self.delay_ns()
+        # threads that have ended take their time with them
+        self.is_contended = max(0, self.last_ns - before) * 1e-9 > CONTENDED * seconds
+        was_recent = self.measured_at - self.contended_at < QUIET_SECONDS
+        self.measured_at = now
+        if self.is_contended:
+            self.contended_at = now
+        return was_recent and now - self.contended_at >= QUIET_SECONDS
+
+
+@dataclass
+class StepTime:
+    """Seconds per token with one number of threads, a moving average."""
+
+    seconds: float = 0.0
+    num: int = 0
+    """Steps in the average."""
+    updated_at: float = -math.inf
+    step_seconds: float = 0.0
+    """Time of the last step."""
+
+    def add(self, seconds: float, num_tokens: int, now: float) -> None:
+        """Record a step, in seconds per token."""
+        if now - self.updated_at > FORGET_SECONDS / 4:
+            self.num = 0  # the machine may have changed
+        self.num = min(self.num + 1, NUM_AVERAGED)
+        self.seconds += (seconds - self.seconds) / self.num
+        self.updated_at, self.step_seconds = now, seconds * num_tokens
+
+    def expected(self, now: float) -> float:
+        """The average, decayed: the longer ago a step was, the sooner it is measured again."""
+        if now - self.updated_at < self.step_seconds / PROBE_SHARE:
+            return self.seconds
+        return self.seconds * math.exp((self.updated_at - now) / FORGET_SECONDS)
+
+
+@dataclass
+class StepSize:
+    """What is known about steps of one size."""
+
+    count: int
+    """Threads of the last step."""
+    times: dict[int, StepTime] = field(default_factory=dict)
+    """By number of threads."""
+
+    def choose(self, base: int, is_contended: bool, now: float) -> int:
+        """Threads of the next step."""
+        if self.count > base or self.count not in self.times:
+            self.count = base
+            return base
+        counts = (self.count, min(base, 2 * self.count), max(1, self.count // 2))
+        self.count = min(counts, key=lambda count: self.cost(count, is_contended, now))
+        return self.count
+
+    def cost(self, count: int, is_contended: bool, now: float) -> float:
+        """Expected seconds per token; 0: has to be measured."""
+        if count < self.count and not is_contended:
+            return math.inf
+        if count not in self.times:
+            return 0.0
+        times = self.times[count]
+        return times.seconds * ADVANTAGE if count == self.count else times.expected(now)
+
+    def add(self, seconds: float, num_tokens: int, is_contended: bool, now: float) -> None:
+        """Record a step with the chosen number of threads, in seconds per token."""
+        times = self.times.setdefault(self.count, StepTime())
+        if times.num and not is_contended:
+            seconds = min(seconds, OUTLIER * times.seconds)
+        times.add(seconds, num_tokens, now)
+
+    def expire(self) -> None:
+        """Let all numbers of threads but the current one be measured again."""
+        for count, times in self.times.items():
+            if count != self.count:
+                times.updated_at = -math.inf
+
+
+def rounded(num_tokens: int) -> int:
+    """1, 2, 3, 4, 6, 8, 12, 16, ...: sizes at which the time per token is about the same."""
+    shift = max(0, num_tokens.bit_length() - 2)
+    return num_tokens >> shift << shift
+
+
+class ThreadController:
+    """Chooses the threads of each step, unless WEFT_WAIT asks for one way of waiting."""
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.perf_counter,
+        delay_ns: Callable[[], int] = run_delay_ns,
+        set_threads: Callable[[int], None] = set_num_threads,
+    ) -> None:
+        self.now, self.set_threads = now, set_threads
+        self.is_enabled = wait_policy() == "adaptive"
+        self.meter = ContentionMeter(delay_ns, now())
+        self.sizes: dict[int, StepSize] = {}
+
+    @contextmanager
+    def step(self, num_tokens: int) -> Iterator[None]:
+        """Run a step of so many tokens, all of its forward passes counted."""
+        base = torch.get_num_threads()
+        if base == 1 or not self.is_enabled or num_tokens == 0:
+            yield
+            return
+        size = self.sizes.setdefault(rounded(num_tokens), StepSize(base))
+        begin = self.now()
+        count = size.choose(base, self.meter.is_contended, begin)
+        if count != base:
+            self.set_threads(count)
+        try:
+            yield
+        finally:
+            if count != base:
+                self.set_threads(base)
+        # not after an exception: the step was not completed
+        now = self.now()
+        size.add((now - begin) / num_tokens, num_tokens, self.meter.is_contended, now)
+        if self.meter.update(now):
+            for one in self.sizes.values():
+                one.expire()
