@@ -4,6 +4,7 @@
     prefill    one long prompt: its tokens per second until the first new token
     shared     32 requests with a common prefix: new tokens per second
     distinct   32 requests with nothing in common: with and without the prefix cache
+    busy       the same as decode, beside 1, 2, 4 and 8 busy processes, see busy.py
     tree, mixed, waiting       the scheduler without a model, see scheduling.py
 
 Prompts are random ids, new ones in every round, the same for every system; greedy, and no token
@@ -16,18 +17,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from weft.bench import scheduling
-from weft.bench.comparison import BenchResults, Goal, Responses, run_rounds
+from weft.bench.busy import NEIGHBORS, busy_ratios, busy_rows, measure_seconds
+from weft.bench.comparison import BenchResults, Goal, Responses, agreement, run_rounds
 from weft.bench.peers.systems import (
     INT8,
     SYSTEMS,
     WEFT,
     WITHOUT_CACHE,
     Peer,
+    PeerError,
     Report,
     start_systems,
 )
@@ -50,6 +54,8 @@ class EngineWorkload:
     """Run by Weft alone, with and without the prefix cache."""
     round_factor: int = 1
     """Multiplies the rounds, where a small difference is to be found."""
+    has_neighbors: bool = False
+    """Measured beside other processes that use the CPUs."""
 
     @property
     def length(self) -> int:
@@ -91,6 +97,7 @@ WORKLOADS = {
     "distinct": EngineWorkload(
         own_len=96, new_tokens=32, num_requests=32, weft_only=True, round_factor=3
     ),
+    "busy": EngineWorkload(own_len=1, new_tokens=128, has_neighbors=True),
 }
 
 SCHEDULER_WORKLOADS: dict[str, Callable[[int], list[dict[str, Any]]]] = {
@@ -107,6 +114,8 @@ GOALS = (
     *(Goal(f"prefill: {name}/best peer", 1.2) for name in (WEFT, INT8)),
     *(Goal(f"shared: {name}/vllm", 3.0) for name in (WEFT, INT8)),
     Goal(f"distinct: weft/{WITHOUT_CACHE}", 0.99),
+    *(Goal(f"busy: {name}, N = {n}/fair share", 0.7) for name in (WEFT, INT8) for n in NEIGHBORS),
+    *(Goal(f"busy: {INT8}, N = {n}/llama.cpp", 1.0) for n in NEIGHBORS),
     Goal("tree: hits/optimal order's", 0.95),
     Goal("mixed: rows with tokens/rows held", 0.96),
     Goal("waiting: milliseconds a plan", 1.0, is_maximum=True),
@@ -153,13 +162,18 @@ def measure(bench: EngineBench, report: Report) -> dict[str, Any]:
             names, bench.model, bench.threads, max_len, bench.peers, report
         ) as peers:
             for name, workload in workloads.items():
+                if workload.has_neighbors:
+                    results.rows += run_busy(workload, peers, bench, vocab_size, report)
+                    continue
                 responses = run_workload(name, workload, peers, bench, vocab_size, report)
                 results.add(name, responses, workload.num_counted)
     for name in bench.workloads:
         if name in SCHEDULER_WORKLOADS:
             report(f"{name}: the scheduler alone")
             results.rows += SCHEDULER_WORKLOADS[name](bench.seed)
-    results.ratios |= best_peer_ratios(results.ratios) | scheduling.ratios(results.rows)
+    busy = [row for row in results.rows if "neighbors" in row]
+    results.ratios |= best_peer_ratios(results.ratios) | busy_ratios(busy)
+    results.ratios |= scheduling.ratios(results.rows)
     settings = {key: getattr(bench, key) for key in ("model", "repeats", "seed", "scale")}
     return results.to_dict(GOALS, bench.threads, settings)
 
@@ -201,6 +215,44 @@ def run_workload(
         for number in count()
     )
     return run_rounds(included, requests, rounds, report)
+
+
+def run_busy(
+    workload: EngineWorkload,
+    peers: dict[str, Peer],
+    bench: EngineBench,
+    vocab_size: int,
+    report: Report,
+) -> list[dict[str, Any]]:
+    """One request again and again, idle and with neighbors. Its tokens must always be the same."""
+    included = {system: peer for system, peer in peers.items() if workload.includes(system)}
+    report(f"busy: {', '.join(included)}; rounds: {bench.repeats}")
+    prompts = workload.prompts(vocab_size, 1000 * bench.seed)
+    outputs: dict[str, list[list[int]]] = {}
+    sames: dict[str, list[float]] = {}
+
+    def run(name: str) -> float:
+        response = included[name].request(
+            "generate", prompts=prompts, new_tokens=workload.new_tokens
+        )
+        outputs.setdefault(name, response.outputs)
+        sames.setdefault(name, []).append(agreement(outputs[name], response.outputs))
+        return response.seconds
+
+    runs = {name: partial(run, name) for name in included if can_run(partial(run, name), report)}
+    seconds = measure_seconds(runs, bench.repeats)
+    rows = busy_rows(seconds, workload.num_counted, bench.threads)
+    return [{**row, "same_as_idle": min(sames[row["system"]])} for row in rows]
+
+
+def can_run(run: Callable[[], float], report: Report) -> bool:
+    """Whether a first request succeeds; a failure is reported."""
+    try:
+        run()
+    except PeerError as error:
+        report(str(error))
+        return False
+    return True
 
 
 def best_peer_ratios(ratios: dict[str, float]) -> dict[str, float]:

@@ -32,6 +32,10 @@ MEASURES = {
 """The number that a row of a system has, and its unit."""
 EXTRAS = {
     "sentences_per_second": "sentences/s",
+    "idle_tokens_per_second": "idle",
+    "fair_tokens_per_second": "fair share",
+    "share_reached": "share reached",
+    "same_as_idle": "same tokens as idle",
     "optimal_hit_rate": "optimal hit rate",
     "same_as_weft": "same tokens as weft",
     "identical": "identical",

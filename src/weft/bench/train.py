@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -25,17 +26,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.bench.busy import NEIGHBORS, busy_ratios, busy_rows, measure_seconds
+from weft.bench.comparison import Goal, check_goals
 from weft.bench.measure import machine, measure_alternately
 from weft.core.registry import pick
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.text.batching import batches
 from weft.text.packing import IGNORE
+from weft.training.data.base import Batch
 from weft.training.loss import LossConfig
-from weft.training.objective import Batch, batch_loss
+from weft.training.objective import batch_loss
 from weft.training.optimizer import OptimizerConfig, build_optimizers
 
 WIDTH, FEEDFORWARD, HEADS, LAYERS, DROPOUT, SMOOTHING = 128, 256, 4, 4, 0.3, 0.1
+BUSY_GOALS = (
+    Goal("busy: weft, N = 1/fair share", 0.7),
+    *(Goal(f"busy: weft, N = {count}/fair share", 0.6) for count in NEIGHBORS[1:]),
+)
 Step = Callable[[Batch], None]
 
 
@@ -244,6 +252,21 @@ class TrainingProcess:
         self.process.join()
 
 
+@contextmanager
+def training_processes(
+    names: Sequence[str], workload: TrainingWorkload, threads: int
+) -> Iterator[dict[str, TrainingProcess]]:
+    """A process for each system, until the block ends."""
+    for name in names:
+        pick(SYSTEMS, name, "system")
+    with ExitStack() as stack:
+        processes = {}
+        for name in names:
+            processes[name] = TrainingProcess(name, workload, threads)
+            stack.callback(processes[name].close)
+        yield processes
+
+
 def measure(
     names: Sequence[str],
     workload: TrainingWorkload,
@@ -252,15 +275,37 @@ def measure(
     step: Callable[[int], None] = lambda amount: None,
 ) -> dict[str, Any]:
     """{"rows": [{"system", "tokens_per_second"}], "ratios": {...}, "machine": {...}}."""
-    for name in names:
-        pick(SYSTEMS, name, "system")
-    processes = {name: TrainingProcess(name, workload, threads) for name in names}
-    medians = measure_alternately(names, lambda name: [processes[name].round()], repeats, step)
-    tokens = processes[names[0]].tokens
-    for process in processes.values():
-        process.close()
+    with training_processes(names, workload, threads) as processes:
+        medians = measure_alternately(names, lambda name: [processes[name].round()], repeats, step)
+        tokens = processes[names[0]].tokens
     speeds = {name: tokens / seconds[0] for name, seconds in zip(names, medians, strict=True)}
     rows = [{"system": name, "tokens_per_second": speed} for name, speed in speeds.items()]
     ratios = {f"weft/{n}": speeds["weft"] / s for n, s in speeds.items() if n != "weft"}
     settings = {**vars(workload), "repeats": repeats, "tokens": tokens, "threads": threads}
     return {"rows": rows, "ratios": ratios, "machine": machine(), "settings": settings}
+
+
+def measure_busy(
+    names: Sequence[str],
+    workload: TrainingWorkload,
+    repeats: int,
+    threads: int,
+    step: Callable[[int], None] = lambda amount: None,
+    neighbors: Sequence[int] = NEIGHBORS,
+) -> dict[str, Any]:
+    """The same beside other processes that use the CPUs, see busy.py."""
+    with training_processes(names, workload, threads) as processes:
+        tokens = processes[names[0]].tokens
+        runs = {name: process.round for name, process in processes.items()}
+        seconds = measure_seconds(runs, repeats, neighbors, step)
+    rows = busy_rows(seconds, tokens, threads)
+    settings = {**vars(workload), "repeats": repeats, "tokens": tokens, "threads": threads}
+    ratios = busy_ratios(rows)
+    goals = check_goals(BUSY_GOALS, ratios)
+    return {
+        "rows": rows,
+        "ratios": ratios,
+        "goals": goals,
+        "machine": machine(),
+        "settings": settings,
+    }

@@ -103,7 +103,7 @@ class HashCache:
     def extend(
         self, match: PrefixMatch, tokens: Sequence[int], tables: PageTables, num_blocks: int
     ) -> None:
-        namespace, chain = chain_of(match)
+        namespace, chain = match.handle
         if len(chain) >= num_blocks:
             return
         for index in range(len(chain), num_blocks):
@@ -131,7 +131,7 @@ class HashCache:
         return block
 
     def fork(self, match: PrefixMatch) -> PrefixMatch:
-        namespace, chain = chain_of(match)
+        namespace, chain = match.handle
         for block in chain:
             self.lock(block)
         return PrefixMatch(match.length, [], (namespace, list(chain)))
@@ -140,7 +140,8 @@ class HashCache:
         self.windows.note_freed(pages, self.pool.next_timestamp())
 
     def release(self, match: PrefixMatch, pages: Iterable[int]) -> None:
-        now, (_, chain) = self.pool.next_timestamp(), chain_of(match)
+        assert match.handle is not None, f"a match of {match.length} tokens is released again"
+        now, (_, chain) = self.pool.next_timestamp(), match.handle
         for block in reversed(chain):
             block.uses -= 1
             if block.uses == 0:
@@ -198,9 +199,3 @@ def run_ending_with(last: HashedPage, last_use: int) -> CachedRun:
     blocks.reverse()
     tokens = [token for block in blocks for token in block.tokens]
     return CachedRun(block.parent, tokens, [list(block.page_ids) for block in blocks], last_use)
-
-
-def chain_of(match: PrefixMatch) -> tuple[str, list[HashedPage]]:
-    """The namespace and the pages of a match."""
-    assert isinstance(match.handle, tuple), f"a match of {match.length} tokens is released already"
-    return match.handle

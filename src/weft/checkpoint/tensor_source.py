@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from weft.checkpoint.weight_rules import WeightRule, names_in_file
 from weft.core.errors import DataError
 from weft.core.quantized import QuantizedMatrix
-from weft.models.build import AnyModel, build_model
+from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
 from weft.native.library import native
 from weft.native.malloc import trim_malloc
@@ -117,7 +117,7 @@ def build_from_source(
     ignored: Sequence[str] = (),
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-) -> AnyModel:
+) -> Model:
     """A model in eval mode with the weights of `source`. `ignored`: patterns of names in the file
     that no model needs."""
     model = empty_model(config)
@@ -138,7 +138,7 @@ def build_from_source(
     return model.eval()
 
 
-def empty_model(config: ModelConfig) -> AnyModel:
+def empty_model(config: ModelConfig) -> Model:
     """A model on the meta device, to be filled."""
     with torch.device("meta"), SkipInit():
         return build_model(config)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from weft.cli.options import parse_integers, parse_words
 from weft.cli.output import print_json, print_table, progress, status
+from weft.cli.parsing import parse_integers, parse_words
 
 MANY = ("--text", "--pairs", "--valid")
 
@@ -90,6 +90,9 @@ def train(
     systems: Annotated[
         str | None, typer.Option(help="Any of weft, marian, torch; default: all installed.")
     ] = None,
+    workload: Annotated[
+        Literal["idle", "busy"], typer.Option(help="busy: beside 1, 2, 4 and 8 busy processes.")
+    ] = "idle",
     batch_tokens: Annotated[int, typer.Option(min=64, help="Target tokens per batch.")] = 4096,
     batches: Annotated[int, typer.Option(min=1, help="Batches per round.")] = 6,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; the median is reported.")] = 5,
@@ -105,12 +108,19 @@ def train(
     Example:
       weft bench train
       weft bench train --systems weft,torch --json
+      weft bench train --workload busy --systems weft
     """
     from weft.bench import train as work
+    from weft.bench.busy import NEIGHBORS
 
     names = parse_words(systems) if systems else work.installed()
     names = ["weft", *(name for name in names if name != "weft")]
     load = work.TrainingWorkload(batch_tokens=batch_tokens, num_batches=batches, seed=seed)
+    if workload == "busy":
+        num_rounds = len(names) * repeats * (1 + len(NEIGHBORS))
+        with progress(f"{len(names)} systems", num_rounds) as step:
+            show(work.measure_busy(names, load, repeats, threads, step), json, None)
+        return
     with progress(f"{len(names)} systems", len(names) * repeats) as step:
         results = work.measure(names, load, repeats, threads, step)
     if json:
@@ -215,6 +225,7 @@ def engine(
       prefill   1,024 prompt tokens, 1 new token
       shared    32 requests: 660 shared prompt tokens, 16 others, 64 new tokens
       distinct  32 requests without shared prefixes: prefix cache on and off
+      busy      decode beside 1, 2, 4 and 8 processes that use the CPUs
       tree      scheduler only: cache hits, and those of the best order
       mixed     scheduler only: the share of allocated cache rows that hold tokens
       waiting   scheduler only: cost of a plan with 1,000 waiting requests

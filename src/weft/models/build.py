@@ -12,7 +12,7 @@ from weft.core.registry import pick
 from weft.models.config import ModelConfig
 from weft.models.transformer import Decoder, Encoder, EncoderDecoder
 
-AnyModel = EncoderDecoder | Decoder | Encoder
+Model = EncoderDecoder | Decoder | Encoder
 
 MODELS: dict[str, type[EncoderDecoder] | type[Decoder] | type[Encoder]] = {
     "encoder-decoder": EncoderDecoder,
@@ -21,7 +21,7 @@ MODELS: dict[str, type[EncoderDecoder] | type[Decoder] | type[Encoder]] = {
 }
 
 
-def build_model(config: ModelConfig, seed: int = 0) -> AnyModel:
+def build_model(config: ModelConfig, seed: int = 0) -> Model:
     """A model with weights drawn from `seed`; the same settings and seed give the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from weft.bench.peers.install import python_of
 from weft.checkpoint.formats import convert, format_of
 from weft.checkpoint.hub import cache_folder, resolve
 from weft.core.errors import WeftError
+from weft.core.openmp import user_environment
 from weft.core.registry import pick
 
 Skill = Literal["stream", "batch", "translate"]
@@ -132,11 +132,11 @@ class Peer(AbstractContextManager["Peer"]):
 
 
 def child_environment(threads: int) -> dict[str, str]:
-    """Environment variables of every child, Weft's included."""
+    """Environment variables of every child, Weft's included: each waits as its authors chose."""
     return {
         # below AMX, which some processors announce although it traps
         "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16",
-        **os.environ,
+        **user_environment(),
         "OMP_NUM_THREADS": str(threads),
         # vllm.py must import the library vllm, not itself
         "PYTHONSAFEPATH": "1",

@@ -1,7 +1,8 @@
 """Masks: descriptions of which query may attend to which key, combined by `&`, `|` and `~`.
 
 algebra    And, Or, Not, Full; all_of(a, None, b)
-kinds      Causal, Window, Strided, Global, Documents, Padding, Prefix, Blocks; dilated, strided
+kinds      Causal, Window, Strided, Global, Documents, Padding, Prefix, Blocks
+patterns   window, dilated, strided, global_tokens, prefix, random_blocks
 dense      a mask and a Grid -> its matrix, cached on the mask
 """
 
@@ -25,8 +26,14 @@ from weft.nn.attention.masks.kinds import (
     Prefix,
     Strided,
     Window,
+)
+from weft.nn.attention.masks.patterns import (
     dilated,
+    global_tokens,
+    prefix,
+    random_blocks,
     strided,
+    window,
 )
 
 __all__ = [
@@ -51,5 +58,9 @@ __all__ = [
     "dense",
     "depends_on_distance",
     "dilated",
+    "global_tokens",
+    "prefix",
+    "random_blocks",
     "strided",
+    "window",
 ]
