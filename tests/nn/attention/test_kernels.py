@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.core.errors import ConfigError
 from weft.core.kv_spec import DenseView
 from weft.nn.attention.base import AttentionCall
-from weft.nn.attention.kernels import KERNELS, attend, choose_kernel, dispatch, tiled
+from weft.nn.attention.kernels import KERNELS, choose_kernel, dispatch, tiled
 from weft.nn.attention.kernels.reference import attention_weights, reference_attention
 from weft.nn.attention.kernels.sparse import tiles as tiles_module
 from weft.nn.attention.masks import (
@@ -276,7 +276,7 @@ def test_weights_sum_to_one_or_to_nothing():
 def test_the_reference_is_the_formula_of_the_paper():
     q, k, v = inputs(K=H, U=C)
     weights = (torch.einsum("bthc,bshc->bhts", q, k) / C**0.5).softmax(dim=-1)
-    out, _ = attend("reference", AttentionCall(q, DenseView(k, v)))
+    out, _ = KERNELS["reference"](AttentionCall(q, DenseView(k, v)))
     torch.testing.assert_close(out, torch.einsum("bhts,bshc->bthc", weights, v))
 
 

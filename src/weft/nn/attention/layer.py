@@ -19,7 +19,7 @@ from weft.core.kv_spec import DenseView, KVRows, KVSpec, PagedView, PageLayout
 from weft.core.shapes import check_shapes
 from weft.nn.attention.base import AttentionCall, AttentionContext, AttentionSlot, Mask
 from weft.nn.attention.config import AttentionConfig
-from weft.nn.attention.kernels import attend, attention_weights
+from weft.nn.attention.kernels import attention_weights, choose_kernel
 from weft.nn.attention.paged_attention import attend_pages
 from weft.nn.positions.base import Bias
 
@@ -38,7 +38,7 @@ class Attention(nn.Module):
     def __init__(self, config: AttentionConfig, slot: AttentionSlot, scale: float) -> None:
         super().__init__()
         self.config, self.slot = config, slot
-        self.scale = config.scale or scale
+        self.scale, self.kernel = config.scale or scale, choose_kernel(config.kernel)
         self.is_full = slot.is_cross or config.pattern.is_full(slot.layer)
         # receives the attention weights while a forward hook is registered on it; they are then
         # computed by the reference kernel
@@ -112,4 +112,4 @@ class Attention(nn.Module):
         call = AttentionCall(q_BTHC, kv, mask, bias, self.scale, softcap, dropout)
         if self.weights._forward_hooks:
             self.weights(attention_weights(call)[0])
-        return attend(self.config.kernel, call)[0]
+        return self.kernel(call)[0]

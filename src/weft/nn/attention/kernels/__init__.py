@@ -1,4 +1,4 @@
-"""Attention kernels: attend(name, call) -> out, lse. The contract is in ../base.py.
+"""Attention kernels: call -> out, lse. The contract is in ../base.py.
 
 reference  scaled dot-product attention as in the paper; returns its weights; merging by lse
 flash      torch's fused kernel, with gradients of lse and values of any size
@@ -11,10 +11,8 @@ dispatch   flash, sparse and auto: which of these computes a call
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from weft.core.registry import pick
-from weft.nn.attention.base import DenseCall, Kernel
+from weft.nn.attention.base import Kernel
 from weft.nn.attention.kernels.dispatch import auto_attention, flash_attention, sparse_attention
 from weft.nn.attention.kernels.reference import attention_weights, merge, reference_attention
 
@@ -25,14 +23,9 @@ KERNELS: dict[str, Kernel] = {
     "sparse": sparse_attention,
 }
 
-__all__ = ["KERNELS", "attend", "attention_weights", "choose_kernel", "merge"]
+__all__ = ["KERNELS", "attention_weights", "choose_kernel", "merge"]
 
 
 def choose_kernel(name: str) -> Kernel:
     """The kernel of that name; an error that lists them if there is none."""
     return pick(KERNELS, name, "attention kernel")
-
-
-def attend(kernel: str, call: DenseCall) -> tuple[Tensor, Tensor]:
-    """(out_BTHU, lse_BHT) by the kernel of that name, which the config has checked."""
-    return KERNELS[kernel](call)
