@@ -26,8 +26,8 @@ def test_equal_recordings_have_no_difference():
     ],
 )
 def test_a_difference_is_one_line_with_its_place_and_all_bits(a, b, line):
-    (found,) = differences(a, b)
-    assert found.startswith(line)
+    (result,) = differences(a, b)
+    assert result.startswith(line)
 
 
 def test_fields_of_the_clock_are_ignored_at_every_depth():

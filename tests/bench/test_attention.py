@@ -90,21 +90,21 @@ def test_rows_hold_seconds_and_bytes_measured_in_a_child():
         ["reference", "flash"], ["causal"], [length], heads=4, head_size=32, threads=1
     )
     threads = torch.get_num_threads()
-    found = measure_rows(tasks, repeats=1)
+    actual = measure_rows(tasks, repeats=1)
     assert torch.get_num_threads() == threads
-    assert [(row.kernel, row.passed) for row in found] == [
+    assert [(row.kernel, row.passed) for row in actual] == [
         (kernel, name) for kernel in ("reference", "flash") for name in PASSES
     ]
-    assert all(row.seconds > 0 and row.peak_bytes > 0 for row in found)
-    by = {(row.kernel, row.passed): row for row in found}
+    assert all(row.seconds > 0 and row.peak_bytes > 0 for row in actual)
+    by = {(row.kernel, row.passed): row for row in actual}
     scores = 4 * length**2 * 4
     assert by["reference", PASSES[1]].peak_bytes > scores > by["flash", PASSES[1]].peak_bytes
 
 
 def test_peaks_count_at_least_the_results():
-    (found,) = measure.in_children([AttentionWorkload("flash", "causal", 4096, threads=1)], peaks)
+    (actual,) = measure.in_children([AttentionWorkload("flash", "causal", 4096, threads=1)], peaks)
     numbers = 4096 * 8 * 64 * 4
-    assert found[0] >= 0.9 * numbers and found[1] >= 3.6 * numbers
+    assert actual[0] >= 0.9 * numbers and actual[1] >= 3.6 * numbers
 
 
 ROWS = [
@@ -115,12 +115,19 @@ ROWS = [
 
 
 def test_json_has_the_promised_keys_and_names_the_machine():
-    told = json.loads(
+    result = json.loads(
         json.dumps(to_json(ROWS, AttentionWorkload("flash", "causal", 64, threads=2), repeats=3))
     )
-    assert set(told["rows"][0]) == {"kernel", "pattern", "length", "pass", "seconds", "peak_bytes"}
-    assert told["machine"]["torch"] == torch.__version__ and told["machine"]["threads"] == 2
-    assert told["settings"]["seed"] == 0 and told["settings"]["heads"] == 8
+    assert set(result["rows"][0]) == {
+        "kernel",
+        "pattern",
+        "length",
+        "pass",
+        "seconds",
+        "peak_bytes",
+    }
+    assert result["machine"]["torch"] == torch.__version__ and result["machine"]["threads"] == 2
+    assert result["settings"]["seed"] == 0 and result["settings"]["heads"] == 8
 
 
 def test_the_table_has_a_line_for_each_kernel_pattern_and_length():

@@ -27,12 +27,12 @@ def best(tasks: list[AttentionWorkload], rounds: int) -> list[float]:
     """The least seconds of each task, in turns: what else runs on the machine only adds. Short
     tasks take more turns, until they ran about as long as the long ones."""
     run(AttentionWorkload("sparse", "window", 1024))
-    found: list[list[float]] = [[] for _ in tasks]
+    result: list[list[float]] = [[] for _ in tasks]
     for _ in range(rounds):
-        for seconds, task in zip(found, tasks, strict=True):
+        for seconds, task in zip(result, tasks, strict=True):
             turns = 1 if task.pattern == "causal" else 4
             seconds += [run(task)[1] for _ in range(turns)]
-    return [min(seconds) for seconds in found]
+    return [min(seconds) for seconds in result]
 
 
 def test_a_window_is_eight_times_faster_than_full_attention_and_linear_in_the_length():
@@ -56,8 +56,8 @@ def test_peak_memory_is_linear_in_the_length(kernel):
 
 def test_flash_equals_the_reference_where_the_reference_fits():
     q, k, v, _ = make_inputs(AttentionWorkload("flash", "causal", 2048))
-    found, expected = (
+    result, expected = (
         KERNELS[name](AttentionCall(q, DenseView(k, v), Causal()))
         for name in ("flash", "reference")
     )
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)

@@ -48,8 +48,8 @@ def test_a_tiny_model_through_every_workload(tmp_path: Path) -> None:
     said: list[str] = []
     plan = EngineBench(str(folder), ["decode", "prefill", "shared", "distinct"], [WEFT, "vllm"],
                 tmp_path / "none", repeats=1, threads=1, scale=0.05)  # fmt: skip
-    found = measure(plan, said.append)
-    rows = {(row["workload"], row["system"]): row for row in found["rows"]}
+    result = measure(plan, said.append)
+    rows = {(row["workload"], row["system"]): row for row in result["rows"]}
     assert list(rows) == [
         ("decode", WEFT),
         ("prefill", WEFT),
@@ -62,9 +62,9 @@ def test_a_tiny_model_through_every_workload(tmp_path: Path) -> None:
         assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"])
     assert len(rows["distinct", WEFT]["rounds"]) == 3 and len(rows["decode", WEFT]["rounds"]) == 1
     assert rows["distinct", WITHOUT_CACHE]["same_as_weft"] == 1.0
-    assert list(found["ratios"]) == [f"distinct: weft/{WITHOUT_CACHE}"]
-    assert [goal["goal"] for goal in found["goals"]] == list(found["ratios"])
-    assert found["machine"]["threads"] == 1 and WEFT in found["machine"]["versions"]
+    assert list(result["ratios"]) == [f"distinct: weft/{WITHOUT_CACHE}"]
+    assert [goal["goal"] for goal in result["goals"]] == list(result["ratios"])
+    assert result["machine"]["threads"] == 1 and WEFT in result["machine"]["versions"]
     assert sum("vllm is not installed" in line for line in said) == 1
 
 

@@ -76,10 +76,10 @@ def test_what_a_library_prints_is_no_answer(noisy: Peer) -> None:
 
 
 def test_an_error_is_one_sentence_and_the_child_goes_on(noisy: Peer) -> None:
-    told = "noisy could not generate: ValueError: 99 is too many. Its rows are absent."
+    result = "noisy could not generate: ValueError: 99 is too many. Its rows are absent."
     with pytest.raises(PeerError) as error:
         noisy.request("generate", prompts=[[1]], new_tokens=99)
-    assert str(error.value) == told
+    assert str(error.value) == result
     assert noisy.request("generate", prompts=[[1]], new_tokens=1).outputs == [[2]]
 
 
@@ -132,9 +132,9 @@ def test_rounds_are_in_turns_and_who_fails_is_left_out(tmp_path: Path) -> None:
                     other.process.kill()
                 yield {"do": "generate", "prompts": [[number]], "new_tokens": 2}
 
-        found = comparison.run_rounds({WEFT: ours, "other": other}, requests(), 3, said.append)
+        actual = comparison.run_rounds({WEFT: ours, "other": other}, requests(), 3, said.append)
     assert asked == ["other", WEFT, WEFT, "other", "other", WEFT, WEFT, "other"]
-    assert list(found) == [WEFT] and [a.outputs for a in found[WEFT]] == [
+    assert list(actual) == [WEFT] and [a.outputs for a in actual[WEFT]] == [
         [[n] * 2] for n in (2, 3, 4)
     ]
     (line,) = said
@@ -145,15 +145,15 @@ def test_a_row_has_the_median_and_a_ratio_that_of_its_rounds() -> None:
     def answers(*seconds: float, output: list[int]) -> list[PeerResponse]:
         return [PeerResponse(one, [output], "1") for one in seconds]
 
-    found = {
+    actual = {
         WEFT: answers(1.0, 2.0, 9.0, output=[5, 6, 7, 8]),
         "other": answers(3.0, 2.0, 9.0, output=[5, 6, 1, 8]),
     }
-    ours, theirs = comparison.workload_rows("decode", found)
+    ours, theirs = comparison.workload_rows("decode", actual)
     assert (ours["seconds"], ours["tokens_per_second"], ours["same_as_weft"]) == (2.0, 2.0, 1.0)
     assert (theirs["tokens_per_second"], theirs["same_as_weft"]) == (4 / 3, 0.5)
-    assert comparison.workload_ratios("decode", found) == {"decode: weft/other": 1.0}
-    assert comparison.workload_rows("prefill", found, 1024)[0]["tokens_per_second"] == 512.0
+    assert comparison.workload_ratios("decode", actual) == {"decode: weft/other": 1.0}
+    assert comparison.workload_rows("prefill", actual, 1024)[0]["tokens_per_second"] == 512.0
 
 
 def test_weft_is_served_as_the_others_are(tmp_path: Path) -> None:
@@ -202,13 +202,13 @@ def test_llama_cpp_is_compiled_for_what_the_processor_announces_but_amx() -> Non
             "amx_bf16",
         ]
     )
-    told = cmake_arguments(flags, "x86_64")
-    assert told.startswith("-DGGML_NATIVE=OFF ") and "-DGGML_AVX2=ON" in told
-    assert "-DGGML_AVX512=OFF" in told, "without avx512bw it would not run"
+    result = cmake_arguments(flags, "x86_64")
+    assert result.startswith("-DGGML_NATIVE=OFF ") and "-DGGML_AVX2=ON" in result
+    assert "-DGGML_AVX512=OFF" in result, "without avx512bw it would not run"
     wide = flags | {"avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512_vnni"}
     assert "-DGGML_AVX512=ON" in cmake_arguments(wide, "x86_64")
     assert "-DGGML_AVX512_VNNI=ON" in cmake_arguments(wide, "x86_64")
-    assert all(f"-DGGML_AMX_{kind}=OFF" in told for kind in ("TILE", "INT8", "BF16"))
+    assert all(f"-DGGML_AMX_{kind}=OFF" in result for kind in ("TILE", "INT8", "BF16"))
     assert cmake_arguments(flags, "aarch64") == "" == cmake_arguments(frozenset(), "x86_64")
     if os.path.exists("/proc/cpuinfo"):
         assert processor_flags() or os.uname().machine != "x86_64"

@@ -42,11 +42,11 @@ def test_every_system_learns(name: str) -> None:
 
 
 def test_rows_and_ratios_name_every_system() -> None:
-    found = measure(["weft", "torch"], SMALL, repeats=1, threads=1)
-    assert [row["system"] for row in found["rows"]] == ["weft", "torch"]
-    speeds = {row["system"]: row["tokens_per_second"] for row in found["rows"]}
-    assert found["ratios"] == {"weft/torch": pytest.approx(speeds["weft"] / speeds["torch"])}
-    assert found["machine"]["torch"] == torch.__version__
+    result = measure(["weft", "torch"], SMALL, repeats=1, threads=1)
+    assert [row["system"] for row in result["rows"]] == ["weft", "torch"]
+    speeds = {row["system"]: row["tokens_per_second"] for row in result["rows"]}
+    assert result["ratios"] == {"weft/torch": pytest.approx(speeds["weft"] / speeds["torch"])}
+    assert result["machine"]["torch"] == torch.__version__
 
 
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:

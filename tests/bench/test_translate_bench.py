@@ -33,19 +33,19 @@ def test_rows_count_sentences_and_target_tokens(model: Path, lines: Path, tmp_pa
     plan = TranslationBench(
         str(model), lines, 3, (1, 4), peers=tmp_path / "none", repeats=2, threads=1
     )
-    found = measure(plan, said.append)
-    assert [(row["workload"], row["system"]) for row in found["rows"]] == [
+    result = measure(plan, said.append)
+    assert [(row["workload"], row["system"]) for row in result["rows"]] == [
         ("greedy", WEFT),
         ("beam 4", WEFT),
     ]
     ours = Weft(str(model), 1, 40)
-    for row, beam in zip(found["rows"], (1, 4), strict=True):
-        outputs = ours.translate(plan.sources(), beam, found["settings"]["max_tokens"])
+    for row, beam in zip(result["rows"], (1, 4), strict=True):
+        outputs = ours.translate(plan.sources(), beam, result["settings"]["max_tokens"])
         assert row["identical"] == 3 and len(row["rounds"]) == 2
         assert row["sentences_per_second"] == pytest.approx(3 / row["seconds"])
         tokens = sum(map(len, outputs))
         assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"])
-    assert found["settings"]["lines"] == 3 and found["ratios"] == {}
+    assert result["settings"]["lines"] == 3 and result["ratios"] == {}
     assert sum("ctranslate2 is not installed" in line for line in said) == 1
 
 

@@ -36,16 +36,16 @@ def test_the_victim_is_the_prefix_or_source_used_longest_ago():
     use_source(kv_cache, "two")
     use_source(kv_cache, "one")
     assert kv_cache.num_available == 8 and kv_cache.pool.num_free == 0
-    found = []
+    result = []
     for _ in range(4):
         assert kv_cache.allocate(2, "b") is not None
         cached = [
             kv_cache.prefix_cache.peek(PrefixQuery([t, t + 1, t + 2, t + 3, 9], "")) for t in (1, 5)
         ]
-        found.append(
+        result.append(
             (*cached, *(kv_cache.encoder_cache.find(key) is not None for key in ("one", "two")))
         )
-    assert found == [
+    assert result == [
         (0, 4, True, True),
         (0, 0, True, True),
         (0, 0, True, False),

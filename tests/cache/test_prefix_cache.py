@@ -55,11 +55,11 @@ def test_a_match_has_the_pages_of_the_sequence_that_stored_them(kind):
     rig = Rig(kind)
     match, tables = rig.begin(ABCDEF)
     rig.compute(match, tables, ABCDEF)
-    again, twin = rig.begin([*ABCDEF, 7])
+    again, other = rig.begin([*ABCDEF, 7])
     assert again.length == 6
-    assert twin.by_group[0][:3] == tables.by_group[0][:3]
+    assert other.by_group[0][:3] == tables.by_group[0][:3]
     rig.end(match, tables)
-    rig.end(again, twin)
+    rig.end(again, other)
     assert rig.pool.num_evictable == 3
 
 
@@ -116,13 +116,13 @@ def test_a_forked_match_is_a_lock_of_its_own(kind):
     rig = Rig(kind)
     match, tables = rig.begin(ABCDEF)
     rig.compute(match, tables, ABCDEF)
-    twin = rig.cache.fork(match)
+    other = rig.cache.fork(match)
     rig.cache.release(match, [])
     assert rig.cache.oldest_use() is None
-    rig.cache.release(twin, tables.release())
+    rig.cache.release(other, tables.release())
     assert rig.cache.oldest_use() is not None
     with pytest.raises(AssertionError, match="is released"):
-        rig.cache.release(twin, [])
+        rig.cache.release(other, [])
 
 
 def test_a_query_is_looked_up_again_only_when_the_cache_has_changed(kind):

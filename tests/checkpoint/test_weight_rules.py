@@ -33,9 +33,9 @@ OTHERS = {
 def test_the_numbers_of_joined_bits_are_the_joined_numbers(name: str, bits: int) -> None:
     rule, count = ROWS[name]
     parts = [matrix(bits, 8) for _ in range(count)]
-    found = rule.join_quantized(parts)
-    assert found is not None and found.kind == f"q{bits}"
-    assert found.numbers().equal(rule.join([part.numbers() for part in parts]))
+    result = rule.join_quantized(parts)
+    assert result is not None and result.kind == f"q{bits}"
+    assert result.numbers().equal(rule.join([part.numbers() for part in parts]))
 
 
 @pytest.mark.parametrize("name", OTHERS)

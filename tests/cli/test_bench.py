@@ -19,16 +19,16 @@ def test_json_holds_the_promised_rows(capsys: pytest.CaptureFixture[str], tmp_pa
     drawing = tmp_path / "rows.png"
     assert main([*TINY, "--json", "--plot", str(drawing)]) == 0
     printed = capsys.readouterr()
-    told = json.loads(printed.out)
+    result = json.loads(printed.out)
     assert [
-        (row["kernel"], row["pattern"], row["length"], row["pass"]) for row in told["rows"]
+        (row["kernel"], row["pattern"], row["length"], row["pass"]) for row in result["rows"]
     ] == [
         ("flash", "window", length, name)
         for length in (32, 64)
         for name in ("forward", "forward+backward")
     ]
-    assert all(row["seconds"] > 0 and row["peak_bytes"] >= 0 for row in told["rows"])
-    assert {"processor", "cores", "threads", "torch"} <= set(told["machine"])
+    assert all(row["seconds"] > 0 and row["peak_bytes"] >= 0 for row in result["rows"])
+    assert {"processor", "cores", "threads", "torch"} <= set(result["machine"])
     assert drawing.stat().st_size > 0 and str(drawing) in printed.err
 
 
@@ -45,10 +45,10 @@ def test_the_scheduler_alone_needs_neither_model_nor_peers(
     tree = ["bench", "engine", "--workloads", "tree,waiting"]
     assert main([*tree, "--json", "--plot", str(drawing)]) == 0
     printed = capsys.readouterr()
-    told = json.loads(printed.out)
-    assert [row["workload"] for row in told["rows"]] == ["tree", "waiting"]
-    assert [goal["goal"].split(":")[0] for goal in told["goals"]] == ["tree", "waiting"]
-    assert {"rows", "ratios", "goals", "machine", "settings"} == set(told)
+    result = json.loads(printed.out)
+    assert [row["workload"] for row in result["rows"]] == ["tree", "waiting"]
+    assert [goal["goal"].split(":")[0] for goal in result["goals"]] == ["tree", "waiting"]
+    assert {"rows", "ratios", "goals", "machine", "settings"} == set(result)
     assert drawing.stat().st_size > 0 and str(drawing) in printed.err
     assert main(["bench", "engine", "--workloads", "tree"]) == 0
     shown = capsys.readouterr().out

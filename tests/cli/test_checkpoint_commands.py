@@ -79,9 +79,9 @@ def test_embed_gives_one_vector_a_line(
     folder, text = tiny_folder(tmp_path / "model", kind), tmp_path / "text"
     text.write_text("the cat\na dog runs in the park\n\n")
     assert main(["embed", str(folder), str(text), "--json"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["text"] for one in told] == ["the cat", "a dog runs in the park", ""]
-    vectors_BD = torch.tensor([one["vector"] for one in told])
+    result = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["text"] for one in result] == ["the cat", "a dog runs in the park", ""]
+    vectors_BD = torch.tensor([one["vector"] for one in result])
     torch.testing.assert_close(vectors_BD.norm(dim=-1), torch.ones(3))
     alone_BD = weft.load(folder).embed(["the cat"])
     torch.testing.assert_close(vectors_BD[:1], alone_BD, atol=1e-5, rtol=1e-5)
@@ -111,7 +111,9 @@ def test_a_model_that_no_family_can_say_is_told_what_is_in_the_way(
 ) -> None:
     folder = tiny_folder(tmp_path / "model", **{**MARIAN, "norm": {"placement": "before"}})
     assert main(["convert", str(folder), str(tmp_path / "out"), "--to", "hf"]) == 2
-    told = capsys.readouterr().err
-    assert "this model is not a marian: norm.placement is 'before', not 'after'." in told
-    assert "trained with --set model.norm.placement=after can be" in told and told.count("\n") == 1
+    result = capsys.readouterr().err
+    assert "this model is not a marian: norm.placement is 'before', not 'after'." in result
+    assert (
+        "trained with --set model.norm.placement=after can be" in result and result.count("\n") == 1
+    )
     assert not (tmp_path / "out").exists()

@@ -60,23 +60,23 @@ def test_a_run_shows_every_language_a_heat_map_and_the_score(folder):
 def test_json_ends_with_one_object(folder, capsys):
     path, _, _ = folder
     assert weft("demo", "--out", path, "--json", *STEPS) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told) == {"exact_match", "seconds", "out"}
-    assert 0 <= told["exact_match"] <= 1
-    assert told["seconds"] > 0
-    assert told["out"] == str(path)
+    result = json.loads(capsys.readouterr().out)
+    assert set(result) == {"exact_match", "seconds", "out"}
+    assert 0 <= result["exact_match"] <= 1
+    assert result["seconds"] > 0
+    assert result["out"] == str(path)
 
 
 def test_a_second_run_trains_nothing_and_shows_the_same(folder, capsys):
     path, first, _ = folder
     weights = (path / "model.safetensors").stat().st_mtime_ns
     assert weft("demo", "--out", path, *STEPS) == 0
-    told = capsys.readouterr()
+    result = capsys.readouterr()
     assert (path / "model.safetensors").stat().st_mtime_ns == weights
-    assert "trained already" in told.err
-    assert "tokens/s" not in told.err
+    assert "trained already" in result.err
+    assert "tokens/s" not in result.err
     score = "62 dates never seen"
-    assert told.out[: told.out.index(score)] == first[: first.index(score)]
+    assert result.out[: result.out.index(score)] == first[: first.index(score)]
 
 
 def test_another_seed_in_the_same_folder_is_refused(folder, capsys):
@@ -91,10 +91,10 @@ def test_the_next_commands_work_when_pasted(folder, capsys, monkeypatch):
     assert len(commands) >= 4
     for line in commands:
         words = shlex.split(line)
-        given = words[words.index("|") - 1] if "|" in words else ""
+        inputs = words[words.index("|") - 1] if "|" in words else ""
         called = words[words.index("|") + 1 :] if "|" in words else words
         name = next(word for word in called if word in OURS)
-        stdin = io.TextIOWrapper(io.BytesIO(f"{given}\n".encode()), encoding="utf-8")
+        stdin = io.TextIOWrapper(io.BytesIO(f"{inputs}\n".encode()), encoding="utf-8")
         monkeypatch.setattr(sys, "stdin", stdin)
         assert weft(*called[called.index(name) :]) == 0, line
         assert capsys.readouterr().out.strip(), line
@@ -106,11 +106,11 @@ def test_the_date_that_is_shown_was_not_trained_on():
 
 
 @pytest.mark.parametrize(
-    ("found", "script", "name"),
+    ("path", "script", "name"),
     [("/bin/weft", "x", "weft"), (None, "some where/bin/weft", "'some where/bin/weft'")],
 )
-def test_the_program_is_named_as_it_can_be_called(monkeypatch, found, script, name):
-    monkeypatch.setattr(demo.shutil, "which", lambda _: found)
+def test_the_program_is_named_as_it_can_be_called(monkeypatch, path, script, name):
+    monkeypatch.setattr(demo.shutil, "which", lambda _: path)
     monkeypatch.setattr(sys, "argv", [script])
     assert demo.program() == name
 

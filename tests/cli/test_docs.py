@@ -51,9 +51,9 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, monkeypatch, capsys)
 
 def test_the_settings_of_the_engine_are_all_there_with_their_defaults():
     rows = re.findall(r"^\| (\w+) \| ([^|]+) \|", PAGES["engine.md"], flags=re.MULTILINE)
-    told = {name: default.strip().strip('"') for name, default in rows}
+    result = {name: default.strip().strip('"') for name, default in rows}
     fields = EngineConfig.model_fields
-    assert {name: told.get(name) for name in fields} == {
+    assert {name: result.get(name) for name in fields} == {
         name: str(field.default) for name, field in fields.items()
     }
 

@@ -48,10 +48,10 @@ def evaluate(capsys, *args):
 
 def test_pairs_give_scores_with_their_signatures(model, pairs, capsys):
     source, reference, said, references = pairs
-    found = evaluate(capsys, model, "--pairs", source, reference)
-    assert found == {**score(said, references).to_dict(), "lines": 4}
-    assert found["exact_match"] == 0.75
-    assert found["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    result = evaluate(capsys, model, "--pairs", source, reference)
+    assert result == {**score(said, references).to_dict(), "lines": 4}
+    assert result["exact_match"] == 0.75
+    assert result["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
 
 
 def test_the_table_for_people_has_the_same_scores(model, pairs, capsys):
@@ -66,18 +66,18 @@ def test_tsv_columns_may_stand_in_any_order(model, pairs, tmp_path, capsys):
     rows = [f"{i}\t{r}\t{s}\n" for i, (s, r) in enumerate(zip(SOURCES, references, strict=True))]
     assert not any("\t" in text for text in references), "the fixed weights say no tab"
     (tmp_path / "p.tsv").write_text("".join(rows), encoding="utf-8", newline="\n")
-    found = evaluate(capsys, model, "--tsv", tmp_path / "p.tsv", "--columns", 3, 2)
-    assert found == expected
+    result = evaluate(capsys, model, "--tsv", tmp_path / "p.tsv", "--columns", 3, 2)
+    assert result == expected
 
 
 def test_scoring_as_the_published_figure_was(model, pairs, capsys):
     source, reference, said, references = pairs
     options = ["--lowercase", "--tokenize", "moses", "--language", "de", "--beam", 2]
-    found = evaluate(capsys, model, "--pairs", source, reference, *options)
+    result = evaluate(capsys, model, "--pairs", source, reference, *options)
     hypotheses = [one_line(text) for text in load(model).translate(SOURCES, beam=2)]
     expected = score(hypotheses, references, "moses", lowercase=True, language="de")
-    assert found == {**expected.to_dict(), "lines": 4}
-    assert "|case:lc|" in found["signature"] and "|moses:de|" in found["signature"]
+    assert result == {**expected.to_dict(), "lines": 4}
+    assert "|case:lc|" in result["signature"] and "|moses:de|" in result["signature"]
 
 
 def test_out_holds_the_translations_line_by_line(model, pairs, tmp_path, capsys):
@@ -90,9 +90,9 @@ def test_text_gives_perplexity(language_model, tmp_path, capsys):
     path = tmp_path / "text.txt"
     path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
     loaded = load(language_model)
-    found = evaluate(capsys, language_model, "--text", path)
+    result = evaluate(capsys, language_model, "--text", path)
     loss = loaded.score(LINES)
-    assert found == pytest.approx(
+    assert result == pytest.approx(
         {"perplexity": loss.perplexity, "loss": loss.per_token, "tokens": loss.tokens}
     )
     whole = evaluate(capsys, language_model, "--text", path, "--documents", "file")

@@ -74,13 +74,16 @@ def test_a_text_streams_what_python_gives(folder, writer, capsys) -> None:
 
 
 def test_json_tells_text_tokens_and_why_it_ended(ask, writer) -> None:
-    (told,) = objects(ask("the", "--json", *DRAWN))
-    assert list(told) == KEYS
-    assert told["usage"]["prompt_tokens"] == len(writer.prompt_ids("the"))
-    assert told["usage"]["completion_tokens"] == len(told["tokens"]) <= 8
-    assert told["text"] == "".join(pieces(writer.tokenizer, told["tokens"]))
-    is_full = len(told["tokens"]) == 8
-    assert (told["finish_reason"], told["stop_reason"]) == ("length" if is_full else "stop", None)
+    (result,) = objects(ask("the", "--json", *DRAWN))
+    assert list(result) == KEYS
+    assert result["usage"]["prompt_tokens"] == len(writer.prompt_ids("the"))
+    assert result["usage"]["completion_tokens"] == len(result["tokens"]) <= 8
+    assert result["text"] == "".join(pieces(writer.tokenizer, result["tokens"]))
+    is_full = len(result["tokens"]) == 8
+    assert (result["finish_reason"], result["stop_reason"]) == (
+        "length" if is_full else "stop",
+        None,
+    )
 
 
 def test_a_text_ends_before_a_stop(ask, writer) -> None:
@@ -89,36 +92,36 @@ def test_a_text_ends_before_a_stop(ask, writer) -> None:
     assert ask("the", "--max-tokens", 20, "--stop", "@@", "--stop", stop) == [
         whole[: whole.find(stop)]
     ]
-    (told,) = objects(ask("the", "--max-tokens", 20, "--stop", stop, "--json"))
-    assert (told["finish_reason"], told["stop_reason"]) == ("stop", stop)
+    (result,) = objects(ask("the", "--max-tokens", 20, "--stop", stop, "--json"))
+    assert (result["finish_reason"], result["stop_reason"]) == ("stop", stop)
 
 
 def test_many_prompts_are_answered_line_by_line(ask, writer, prompts, monkeypatch) -> None:
     expected = [writer.generate(line, **SAME) if line.strip() else "" for line in LINES]
-    found = ask("--prompts", prompts, *DRAWN)
-    assert found == [module.one_line(text) for text in expected]
+    actual = ask("--prompts", prompts, *DRAWN)
+    assert actual == [module.one_line(text) for text in expected]
     monkeypatch.setattr(module, "CHUNK", 2)
-    assert ask("--prompts", prompts, *DRAWN) == found
+    assert ask("--prompts", prompts, *DRAWN) == actual
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(prompts.read_bytes())))
-    told = objects(ask("--prompts", "-", "--json", *DRAWN))
-    assert [one["prompt"] for one in told] == LINES
-    assert [one["text"] for one in told] == expected
-    assert all(list(one) == KEYS for one in told) and told[1]["finish_reason"] is None
+    result = objects(ask("--prompts", "-", "--json", *DRAWN))
+    assert [one["prompt"] for one in result] == LINES
+    assert [one["text"] for one in result] == expected
+    assert all(list(one) == KEYS for one in result) and result[1]["finish_reason"] is None
 
 
 def test_several_answers_to_each_prompt(ask, writer, prompts) -> None:
     texts = [writer.generate("the cat", **{**SAME, "seed": 4 + i}) for i in range(3)]
     assert ask("the cat", "--n", 3, *DRAWN) == [module.one_line(text) for text in texts]
-    told = objects(ask("--prompts", prompts, "--n", 3, "--json", *DRAWN))
-    assert [one["index"] for one in told] == [0, 1, 2] * len(LINES)
-    assert [one["text"] for one in told[:3]] == texts
+    result = objects(ask("--prompts", prompts, "--n", 3, "--json", *DRAWN))
+    assert [one["index"] for one in result] == [0, 1, 2] * len(LINES)
+    assert [one["text"] for one in result[:3]] == texts
 
 
 def test_log_probabilities_are_told_with_their_tokens(ask) -> None:
-    (told,) = objects(ask("the", "--json", "--logprobs", 2, "--max-tokens", 5))
-    assert list(told) == [*KEYS[:-1], "logprobs", "usage"]
-    assert [one["id"] for one in told["logprobs"]] == told["tokens"]
-    for one in told["logprobs"]:
+    (result,) = objects(ask("the", "--json", "--logprobs", 2, "--max-tokens", 5))
+    assert list(result) == [*KEYS[:-1], "logprobs", "usage"]
+    assert [one["id"] for one in result["logprobs"]] == result["tokens"]
+    for one in result["logprobs"]:
         assert list(one) == ["token", "id", "logprob", "top_logprobs"] and one["logprob"] < 0
         same = {name: one[name] for name in ("token", "id", "logprob")}
         assert one["top_logprobs"][0] == same and len(one["top_logprobs"]) == 2
@@ -138,8 +141,8 @@ def test_a_grammar_is_kept_to_and_a_cut_is_said(ask, folder, tmp_path, capsys) -
 
 def test_penalties_and_the_settings_of_the_engine_reach_it(ask, writer) -> None:
     expected = writer.generate("the", 9, temperature=0.0, repetition_penalty=5.0)
-    found = ask("the", "--max-tokens", 9, "--repetition-penalty", 5, "--json")
-    assert objects(found)[0]["text"] == expected != writer.generate("the", 9, temperature=0.0)
+    actual = ask("the", "--max-tokens", 9, "--repetition-penalty", 5, "--json")
+    assert objects(actual)[0]["text"] == expected != writer.generate("the", 9, temperature=0.0)
     plain = ask("the", "--max-tokens", 9, "--presence-penalty", 0, "--frequency-penalty", 0)
     settings = ["--cache", "0.01", "--prefix-cache", "none", "--speculate"]
     assert ask("the", "--max-tokens", 9, *settings) == plain
@@ -148,9 +151,9 @@ def test_penalties_and_the_settings_of_the_engine_reach_it(ask, writer) -> None:
 def test_settings_without_effect_are_said_once(folder, capsys) -> None:
     asked = ["generate", str(folder), "the", "--max-tokens", "3", "--top-p", "0.9", "--n", "2"]
     assert main([*asked, "--seed", "3"]) == 0
-    told = capsys.readouterr().err
-    assert "--top-p and --seed have no effect: --temperature is 0" in told
-    assert "the 2 completions will be equal" in told and told.count("\n") == 2
+    result = capsys.readouterr().err
+    assert "--top-p and --seed have no effect: --temperature is 0" in result
+    assert "the 2 completions will be equal" in result and result.count("\n") == 2
 
 
 def test_a_prompt_that_cannot_be_asked_is_named_by_its_line(folder, tmp_path, capsys) -> None:
@@ -213,10 +216,10 @@ def test_a_kind_that_cannot_is_refused_at_once(
     (model / "model.safetensors").unlink()
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert main([command, str(model)]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(message) and told.count("\n") == 1
+    result = capsys.readouterr().err
+    assert result.startswith(message) and result.count("\n") == 1
     advice = {"encoder": "`embed`", "decoder": "`generate`", "encoder-decoder": "`translate`"}
-    assert advice[kind] in told
+    assert advice[kind] in result
 
 
 def test_what_was_kept_serves_the_next_run(folder: Path, tmp_path: Path, capsys) -> None:

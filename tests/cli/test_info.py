@@ -31,7 +31,7 @@ def recipe(tmp_path: Path) -> str:
 
 def test_json_holds_the_promised_keys(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", recipe, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     config = ModelConfig(
         kind="decoder",
         vocab_size=100,
@@ -42,8 +42,8 @@ def test_json_holds_the_promised_keys(recipe: str, capsys: pytest.CaptureFixture
     )
     cost = cost_of(config)
     for name in ("parameters", "kv_bytes_per_token", "flops_per_token"):
-        assert told[name] == getattr(cost, name)
-    assert ModelConfig.from_dict(told["model"]) == config
+        assert result[name] == getattr(cost, name)
+    assert ModelConfig.from_dict(result["model"]) == config
 
 
 def test_compare_heads_has_one_row_a_kind(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,23 +58,23 @@ def test_compare_heads_has_one_row_a_kind(recipe: str, capsys: pytest.CaptureFix
 def test_set_changes_one_part(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     changes = ["--set", "model.attention.kind=mqa", "--set", "model.position.kind=rotary"]
     assert main(["info", recipe, "--json", *changes]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["model"]["attention"]["kind"] == "mqa"
-    assert told["model"]["attention"]["num_heads"] == 4
-    assert told["model"]["position"]["kind"] == "rotary"
-    assert told["kv_bytes_per_token"] == 2 * 2 * 8 * 4
+    result = json.loads(capsys.readouterr().out)
+    assert result["model"]["attention"]["kind"] == "mqa"
+    assert result["model"]["attention"]["num_heads"] == 4
+    assert result["model"]["position"]["kind"] == "rotary"
+    assert result["kv_bytes_per_token"] == 2 * 2 * 8 * 4
 
 
 def test_a_model_folder_is_told_like_its_recipe(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["info", recipe, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     (tmp_path / "model").mkdir()
-    settings = {"weft": 1, "task": "lm", "model": told["model"]}
+    settings = {"weft": 1, "task": "lm", "model": result["model"]}
     (tmp_path / "model" / "config.json").write_text(json.dumps(settings))
     assert main(["info", str(tmp_path / "model"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == told
+    assert json.loads(capsys.readouterr().out) == result
 
 
 def test_people_get_a_table(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:

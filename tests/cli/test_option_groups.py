@@ -22,23 +22,23 @@ class Shape(OptionGroup):
 
 def run(args: list[str]) -> dict[str, object]:
     """What the command is called with."""
-    given: dict[str, object] = {}
+    inputs: dict[str, object] = {}
 
     @with_groups
     def command(name: str, *, shape: Shape, last: str = "x") -> None:
         """What it does."""
-        given.update(name=name, shape=shape, last=last)
+        inputs.update(name=name, shape=shape, last=last)
 
     app = typer.Typer()
     app.command()(command)
     app(args, standalone_mode=False)
-    return given
+    return inputs
 
 
 def test_a_group_is_made_of_its_options() -> None:
     assert run(["a"]) == {"name": "a", "shape": Shape(), "last": "x"}
-    given = run(["a", "--size", "7", "--round", "--last", "y"])
-    assert given == {"name": "a", "shape": Shape(7, True), "last": "y"}
+    inputs = run(["a", "--size", "7", "--round", "--last", "y"])
+    assert inputs == {"name": "a", "shape": Shape(7, True), "last": "y"}
     with pytest.raises(typer.TyperException):
         run(["a", "--size", "0"])
 

@@ -34,8 +34,8 @@ def test_pairs_become_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
     source, target = write_pairs(tmp_path)
     out = tmp_path / "model"
     assert run("--pairs", source, target, "--valid", source, target, "--out", out, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["steps"] == 4 and told["out"] == str(out) and told["valid"]["loss"] > 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["steps"] == 4 and result["out"] == str(out) and result["valid"]["loss"] > 0
     checkpoint = load_folder(out)
     assert checkpoint.task == "translate" and checkpoint.model.config.kind == "encoder-decoder"
 

@@ -39,6 +39,6 @@ def test_the_middle_of_a_symmetric_block_keeps_the_sign_of_its_zero() -> None:
     """As (q - 8) * scale has it; sums of the packed product cannot tell."""
     quants, scales = torch.randint(0, 16, (1, 64)), torch.tensor([[-0.5, 0.25]])
     expected = (quants - 8) * scales.repeat_interleave(32, 1)
-    found = dequantised(quants, scales, -8 * scales)
-    assert (expected == 0).any() and found.equal(expected)
-    assert found.signbit().equal(expected.signbit())
+    result = dequantised(quants, scales, -8 * scales)
+    assert (expected == 0).any() and result.equal(expected)
+    assert result.signbit().equal(expected.signbit())

@@ -112,7 +112,7 @@ def test_no_text_stands_for_two_dates(task):
     for part in ("train", "test"):
         for pair in task.pairs(part, 20_000, seed=1):
             meanings[pair.written.casefold()].add(pair.iso)
-    assert [text for text, found in meanings.items() if len(found) > 1] == []
+    assert [text for text, result in meanings.items() if len(result) > 1] == []
 
 
 def test_a_seed_decides_the_pairs(task):

@@ -15,8 +15,8 @@ def test_files_are_pairs_that_training_can_read(tmp_path):
     task = DateTask()
     write_dates(tmp_path, 124, 31, 62, seed=1)
     for part, number in (("train", 124), ("valid", 31), ("test", 62)):
-        found = list(read_pairs(tmp_path / f"{part}.src", tmp_path / f"{part}.tgt"))
-        assert found == [(p.written, p.iso) for p in task.pairs(part, number, seed=1)]
+        result = list(read_pairs(tmp_path / f"{part}.src", tmp_path / f"{part}.tgt"))
+        assert result == [(p.written, p.iso) for p in task.pairs(part, number, seed=1)]
     assert (tmp_path / "test.lang").read_text().split() == list(LOCALES) * 2
 
 

@@ -59,7 +59,7 @@ def beam_search(
     search = BeamConfig(beam, length_penalty, num_best, first, tuple(banned))
     ends = frozenset() if end_id is None else frozenset([end_id])
     client = EngineClient(Engine(model, config=SMALL))
-    found: list[list[Hypothesis]] = [[] for _ in prompts]
+    actual: list[list[Hypothesis]] = [[] for _ in prompts]
     names = client.submit_all(
         [
             GenerationRequest(tuple(prompt), limit, source, ends=ends, beam=search)
@@ -67,8 +67,8 @@ def beam_search(
         ]
     )
     for place, update in client.results(names):
-        found[place] = update.hypotheses
-    return found
+        actual[place] = update.hypotheses
+    return actual
 
 
 def generate(

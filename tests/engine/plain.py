@@ -20,11 +20,11 @@ def greedy(
     source: Sequence[int] | None = None,
 ) -> list[int]:
     """The likeliest token again and again, the end not included."""
-    given = () if source is None else (ForwardBatch(torch.tensor([list(source)])),)
+    inputs = () if source is None else (ForwardBatch(torch.tensor([list(source)])),)
     output: list[int] = []
     while len(output) < max_tokens:
         batch = ForwardBatch(torch.tensor([[*prompt, *output]]))
-        token = int(model(batch, *given)[0, -1].argmax())  # type: ignore[call-arg]
+        token = int(model(batch, *inputs)[0, -1].argmax())  # type: ignore[call-arg]
         if token == end_id:
             break
         output.append(token)

@@ -51,8 +51,8 @@ def test_logits_are_near_the_exact_ones(path: Path) -> None:
     ids_BT = torch.randint(290, (2, 9))
     rounded, exact = load_int8(path).client.engine.model, weft.load(path).client.engine.model
     with torch.inference_mode():
-        found, expected = logits(rounded, ids_BT), logits(exact, ids_BT)
-    off = (found - expected).norm() / expected.norm()
+        result, expected = logits(rounded, ids_BT), logits(exact, ids_BT)
+    off = (result - expected).norm() / expected.norm()
     assert 0 < off < 0.05
 
 

@@ -91,15 +91,15 @@ def check_all(engine: Engine, name: str, tokens: list[int], sample: int = 0) -> 
     """Every position, layer and head of one sequence."""
     own_LHTS, cross_LHTS = whole_pass(engine, tokens)
     for query in range(len(tokens)):
-        found = engine.attention_rows(name, query, sample)
-        assert found.tokens == tokens[: query + 1]
+        result = engine.attention_rows(name, query, sample)
+        assert result.tokens == tokens[: query + 1]
         expected = own_LHTS[:, :, query, : query + 1]
-        torch.testing.assert_close(found.weights_LHS, expected, rtol=1e-5, atol=1e-5)
-        assert (found.weights_LHS.sum(-1) - 1).abs().max() < 1e-5
-        assert (found.source_weights_LHS is None) == (cross_LHTS is None)
-        if cross_LHTS is not None and found.source_weights_LHS is not None:
+        torch.testing.assert_close(result.weights_LHS, expected, rtol=1e-5, atol=1e-5)
+        assert (result.weights_LHS.sum(-1) - 1).abs().max() < 1e-5
+        assert (result.source_weights_LHS is None) == (cross_LHTS is None)
+        if cross_LHTS is not None and result.source_weights_LHS is not None:
             expected = cross_LHTS[:, :, query]
-            torch.testing.assert_close(found.source_weights_LHS, expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(result.source_weights_LHS, expected, rtol=1e-5, atol=1e-5)
 
 
 def state_of(engine: Engine) -> tuple[Any, ...]:
@@ -189,8 +189,8 @@ def test_each_sample_and_each_result_of_a_search_has_rows_of_its_own() -> None:
     for sequence in engine.scheduler.state.groups[asked].sequences:
         check_all(engine, asked, list(sequence.tokens), sequence.index)
     (update,) = [update for _ in range(20) for update in engine.step()]
-    for place, found in enumerate(update.hypotheses):
-        check_all(engine, asked, [*PROMPT, *found.ids], place)
+    for place, result in enumerate(update.hypotheses):
+        check_all(engine, asked, [*PROMPT, *result.ids], place)
 
 
 @pytest.mark.parametrize("name", ["gqa", "window", "t5"])

@@ -38,15 +38,15 @@ def search(config: BeamConfig, limit: int, seed: int) -> BeamSearch:
 
 def every_sentence(limit: int, penalty: float, seed: int) -> list[tuple[float, list[int]]]:
     """All sentences of up to `limit` tokens with their scores, best first."""
-    found = []
+    result = []
     for length in range(limit + 1):
         for ids in itertools.product(range(1, V), repeat=length):
             total = 0.0
             for i, token in enumerate([*ids, END]):
                 logp_V = logits_after(list(ids[:i]), seed).log_softmax(-1)
                 total += float(logp_V.double()[token])
-            found.append((total / (length + 1) ** penalty, list(ids)))
-    return sorted(found, key=lambda one: -one[0])
+            result.append((total / (length + 1) ** penalty, list(ids)))
+    return sorted(result, key=lambda one: -one[0])
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
@@ -54,10 +54,10 @@ def every_sentence(limit: int, penalty: float, seed: int) -> list[tuple[float, l
 def test_a_beam_as_wide_as_the_language_finds_the_best_sentences(seed: int, penalty: float) -> None:
     """Wide enough to drop nothing, it ends only when nothing better can come."""
     config = BeamConfig(width=V**3, length_penalty=penalty, num_best=3)
-    found = search(config, 3, seed).best()
+    result = search(config, 3, seed).best()
     best = every_sentence(3, penalty, seed)[:3]
-    assert [one.ids for one in found] == [ids for _, ids in best]
-    for one, (score, _) in zip(found, best, strict=True):
+    assert [one.ids for one in result] == [ids for _, ids in best]
+    for one, (score, _) in zip(result, best, strict=True):
         assert math.isclose(one.score, score, rel_tol=1e-6)
 
 

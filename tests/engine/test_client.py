@@ -38,19 +38,19 @@ def is_empty(model):
 
 def test_many_prompts_are_answered_in_order_as_each_is_alone(writer):
     counts = []
-    found = list(writer.completions(PROMPTS, 9, progress=counts.append, **DRAWN))
-    assert [one.text for (one,) in found] == [writer.generate(p, 9, **DRAWN) for p in PROMPTS]
-    assert [one.num_prompt for (one,) in found] == [len(writer.prompt_ids(p)) for p in PROMPTS]
-    assert all(len(one.tokens) <= 9 and one.finish is not None for (one,) in found)
+    result = list(writer.completions(PROMPTS, 9, progress=counts.append, **DRAWN))
+    assert [one.text for (one,) in result] == [writer.generate(p, 9, **DRAWN) for p in PROMPTS]
+    assert [one.num_prompt for (one,) in result] == [len(writer.prompt_ids(p)) for p in PROMPTS]
+    assert all(len(one.tokens) <= 9 and one.finish is not None for (one,) in result)
     assert counts == [1] * 5 and is_empty(writer)
     assert list(writer.completions([])) == []
 
 
 def test_several_answers_draw_with_seeds_that_follow(writer):
-    ((*found,),) = writer.completions(["the cat"], 9, n=3, **DRAWN)
+    ((*result,),) = writer.completions(["the cat"], 9, n=3, **DRAWN)
     texts = [writer.generate("the cat", 9, **{**DRAWN, "seed": 4 + i}) for i in range(3)]
-    assert [one.text for one in found] == texts and len(set(texts)) == 3
-    assert [one.index for one in found] == [0, 1, 2] and is_empty(writer)
+    assert [one.text for one in result] == texts and len(set(texts)) == 3
+    assert [one.index for one in result] == [0, 1, 2] and is_empty(writer)
 
 
 def test_log_probabilities_come_with_every_token(writer):
@@ -87,8 +87,8 @@ def test_what_is_asked_of_a_text_reaches_the_engine(writer):
     ((one,),) = writer.completions(["the cat"], 8, temperature=0.0, presence_penalty=2.0)
     assert one.finish is not None
     stop = plain[3:5]
-    found = writer.generate("the cat", 12, temperature=0.0, stop=["@@", stop])
-    assert found == plain[: plain.index(stop)]
+    result = writer.generate("the cat", 12, temperature=0.0, stop=["@@", stop])
+    assert result == plain[: plain.index(stop)]
     text = writer.generate("the cat", 20, regex="[ab]{3}-[0-9]", **DRAWN)
     assert re.fullmatch("[ab]{3}-[0-9]", text)
     schema = {"enum": [True, 17, "cat"]}
@@ -108,10 +108,10 @@ def test_the_settings_of_the_engine_change_no_answer(writer, settings):
 
 def test_the_best_translations_come_best_first(translator):
     texts = ["the cat", " ", "a dog ate"]
-    found = translator.translate_best(texts, 3, beam=4)
-    assert [best[0] for best in found] == translator.translate_scored(texts, beam=4)
-    assert [one.score for one in found[1]] == [None] and len(found[0]) == 3
-    for best in (found[0], found[2]):
+    result = translator.translate_best(texts, 3, beam=4)
+    assert [best[0] for best in result] == translator.translate_scored(texts, beam=4)
+    assert [one.score for one in result[1]] == [None] and len(result[0]) == 3
+    for best in (result[0], result[2]):
         scores = [one.score for one in best]
         assert scores == sorted(scores, reverse=True) and len({one.text for one in best}) > 1
     with pytest.raises(UsageError, match="beam is 2 and num_best 3.*Use a wider beam"):
@@ -138,9 +138,9 @@ def test_a_draw_is_scored_by_the_log_probabilities_of_an_uncached_pass(translato
     logits_TV = translator.model(read, ForwardBatch(torch.tensor([source])))[0]
     written = [*one.tokens, translator.tokenizer.end_id][: len(one.logprobs)]
     logp_T = logits_TV.log_softmax(-1)[range(len(written)), written]
-    (found,) = translator.translate_scored(["a dog"], 1, 0.5, 6, seed=3)
-    assert found.score == pytest.approx(float(logp_T.sum()) / len(written) ** 0.5, rel=1e-4)
-    assert found.text == translator.tokenizer.decode(one.tokens)
+    (result,) = translator.translate_scored(["a dog"], 1, 0.5, 6, seed=3)
+    assert result.score == pytest.approx(float(logp_T.sum()) / len(written) ** 0.5, rel=1e-4)
+    assert result.text == translator.tokenizer.decode(one.tokens)
 
 
 def test_headers_tell_what_a_model_cannot_do(tmp_path):

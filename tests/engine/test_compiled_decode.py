@@ -53,13 +53,13 @@ def calls(monkeypatch) -> list[str]:
     made: list[str] = []
     for name in ("top_k", "greedy"):
 
-        def watched(self: CompiledStack, *given: Any, name: str = name, known: Any = None) -> Any:
+        def watched(self: CompiledStack, *inputs: Any, name: str = name, known: Any = None) -> Any:
             made.append(name)
-            return known(self, *given)
+            return known(self, *inputs)
 
         known = getattr(CompiledStack, name)
         monkeypatch.setattr(
-            CompiledStack, name, lambda self, *given, w=watched, k=known: w(self, *given, known=k)
+            CompiledStack, name, lambda self, *inputs, w=watched, k=known: w(self, *inputs, known=k)
         )
     return made
 

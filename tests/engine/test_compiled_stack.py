@@ -167,9 +167,9 @@ def test_what_the_library_does_not_know_goes_through_the_modules(
     name: str, forwards: list[CompiledStack]
 ) -> None:
     model = tiny("decoder", **UNKNOWN[name]).model
-    found = vectors(model, by_modules=False)
+    actual = vectors(model, by_modules=False)
     assert not forwards
-    assert same(found, vectors(model, by_modules=True))
+    assert same(actual, vectors(model, by_modules=True))
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
@@ -186,8 +186,8 @@ def test_whole_texts_have_the_bits_of_the_modules(kind: str, forwards: list[Comp
 @pytest.mark.parametrize("name", UNEQUAL)
 def test_memory_between_the_parts_is_enough_for_each_layer(name: str) -> None:
     model = tiny("decoder", **UNEQUAL[name]).model
-    found = vectors(model, by_modules=False)
-    assert same(found, vectors(model, by_modules=True))
+    actual = vectors(model, by_modules=False)
+    assert same(actual, vectors(model, by_modules=True))
 
 
 def test_a_hook_on_a_living_engine_sees_the_next_steps_and_not_those_after_it_is_gone(
@@ -260,13 +260,13 @@ def test_threads_change_nothing() -> None:
         torch.get_num_threads(),
     )
     try:
-        found = []
+        actual = []
         for num in (1, 2):
             torch.set_num_threads(num)
-            found.append(vectors(model, by_modules=False))
+            actual.append(vectors(model, by_modules=False))
     finally:
         torch.set_num_threads(threads)
-    assert same(*found)
+    assert same(*actual)
 
 
 def change_norm(model: Model) -> None:

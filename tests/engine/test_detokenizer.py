@@ -30,9 +30,9 @@ def fed(stream: Detokenizer, ids: list[int]) -> list[str]:
 def cut_at_first_stop(text: str, stops: list[str]) -> str:
     """By brute force: the shortest beginning of the text that ends in a stop, without it."""
     for end in range(len(text) + 1):
-        found = [stop for stop in stops if text[:end].endswith(stop)]
-        if found:
-            return text[: end - max(map(len, found))]
+        result = [stop for stop in stops if text[:end].endswith(stop)]
+        if result:
+            return text[: end - max(map(len, result))]
     return text
 
 

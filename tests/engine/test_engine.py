@@ -66,19 +66,19 @@ def long_ones(writings: list[GenerationRequest]) -> list[GenerationRequest]:
 
 def run(engine: Engine, writings: list[GenerationRequest], at_once: bool = True) -> list[list[Any]]:
     """Tokens and log-probabilities of each request, in order."""
-    found: dict[str, list[Any]] = {}
+    result: dict[str, list[Any]] = {}
 
     def serve() -> None:
         while not engine.is_idle:
             for update in engine.step():
-                found[update.request_id] += contents(update)
+                result[update.request_id] += contents(update)
 
     for writing in writings:
-        found[engine.submit(writing)] = []
+        result[engine.submit(writing)] = []
         if not at_once:
             serve()
     serve()
-    return list(found.values())
+    return list(result.values())
 
 
 def contents(update: RequestOutput) -> list[Any]:

@@ -100,8 +100,8 @@ def tokenizer_of(kind: str) -> Tokenizer:
 def bias_of(kind: str) -> dict[int, float]:
     """Random logits rarely close what they have opened; these tokens do it more often."""
     writer = tokenizer_of(kind).target
-    found = writer.token_bytes(range(writer.vocab_size))
-    return {index: 4.0 for index, text in enumerate(found) if text.decode("latin-1") in CLOSING}
+    result = writer.token_bytes(range(writer.vocab_size))
+    return {index: 4.0 for index, text in enumerate(result) if text.decode("latin-1") in CLOSING}
 
 
 def write(

@@ -33,10 +33,10 @@ TEXTS = ["the cat", "", "a dog ate the mat on two apples", "它", " \t ", "mat",
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_translations_keep_the_order_and_empty_lines(translator, beam):
-    found = translator.translate(TEXTS, beam=beam)
-    assert [text == "" for text in found] == [not text.strip() for text in TEXTS]
-    assert found == [translator.translate([text], beam=beam)[0] for text in TEXTS]
-    assert found[0] == found[-1] and len(set(found)) > 3
+    result = translator.translate(TEXTS, beam=beam)
+    assert [text == "" for text in result] == [not text.strip() for text in TEXTS]
+    assert result == [translator.translate([text], beam=beam)[0] for text in TEXTS]
+    assert result[0] == result[-1] and len(set(result)) > 3
 
 
 def test_greedy_translation_is_what_uncached_passes_say(translator):
@@ -50,9 +50,9 @@ def test_greedy_translation_is_what_uncached_passes_say(translator):
 
 def test_scores_belong_to_their_translations(translator):
     texts = ["the cat", "", "a dog"]
-    found = translator.translate_scored(texts, beam=4)
-    assert [one.text for one in found] == translator.translate(texts, beam=4)
-    assert found[1].score is None and found[0].score < 0
+    result = translator.translate_scored(texts, beam=4)
+    assert [one.text for one in result] == translator.translate(texts, beam=4)
+    assert result[1].score is None and result[0].score < 0
     greedy = translator.translate_scored(texts, beam=1, length_penalty=0.0)
     wide = translator.translate_scored(texts, beam=40, length_penalty=0.0)
     assert wide[2].score >= greedy[2].score

@@ -32,8 +32,8 @@ def test_both_ways_find_the_same(head, banned):
         assert ours.tolist() == theirs.tolist()
     assert torch.equal(long.logits_NV, logits_NV), "bans change what others read"
     for ids, rows in banned.items():
-        found = short.top_k(4, banned)[1][rows]
-        assert not set(ids) & set(found.ravel().tolist())
+        result = short.top_k(4, banned)[1][rows]
+        assert not set(ids) & set(result.ravel().tolist())
 
 
 def test_some_places_are_those_of_all(head):

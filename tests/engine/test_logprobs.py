@@ -10,18 +10,18 @@ from weft.engine.logprobs import TokenLogprob, token_logprob
 
 def test_they_are_the_models_distribution_and_the_likeliest_come_first() -> None:
     p = [0.1, 0.4, 0.2, 0.3]
-    found = token_logprob(torch.tensor(p).log() + 5.0, 2, 3)
-    assert found.id == 2 and found.logprob == pytest.approx(torch.tensor(0.2).log().item())
-    assert [token for token, _ in found.top] == [1, 3, 2]
-    assert [value for _, value in found.top] == pytest.approx(
+    result = token_logprob(torch.tensor(p).log() + 5.0, 2, 3)
+    assert result.id == 2 and result.logprob == pytest.approx(torch.tensor(0.2).log().item())
+    assert [token for token, _ in result.top] == [1, 3, 2]
+    assert [value for _, value in result.top] == pytest.approx(
         torch.tensor([0.4, 0.3, 0.2]).log().tolist()
     )
-    assert found.top[2] == (found.id, found.logprob)
+    assert result.top[2] == (result.id, result.logprob)
 
 
 def test_equal_tokens_come_in_the_order_of_their_ids() -> None:
-    found = token_logprob(torch.tensor([0.0, 1.0, 1.0, 1.0, 0.0]), 0, 2)
-    assert [token for token, _ in found.top] == [1, 2]
+    result = token_logprob(torch.tensor([0.0, 1.0, 1.0, 1.0, 0.0]), 0, 2)
+    assert [token for token, _ in result.top] == [1, 2]
 
 
 def test_more_than_the_vocabulary_is_the_vocabulary() -> None:

@@ -52,9 +52,9 @@ def make(like: str | Engine, **config: Any) -> Engine:
 
 
 def search(engine: Engine, writings: list[GenerationRequest]) -> list[list[Hypothesis]]:
-    found = dict(EngineClient(engine).search(writings))
+    result = dict(EngineClient(engine).search(writings))
     audit(engine.scheduler.state)
-    return [found[place] for place in range(len(writings))]
+    return [result[place] for place in range(len(writings))]
 
 
 @pytest.mark.parametrize("rules", [{}, {"first": 9}, {"banned": (5, 6, 8)}], ids=str)
@@ -63,9 +63,9 @@ def search(engine: Engine, writings: list[GenerationRequest]) -> list[list[Hypot
 def test_found_are_the_same_bits(width, name, rules):
     one, many = make(name, num_steps=1), make(name, num_steps=8)
     writings = searches(one, width=width, **rules)
-    found = search(many, writings)
-    assert found == search(one, writings)
-    pairs = zip(found, writings, strict=True)
+    result = search(many, writings)
+    assert result == search(one, writings)
+    pairs = zip(result, writings, strict=True)
     assert sum(len(best.ids) < writing.max_tokens for (best,), writing in pairs) > 8
     ours, theirs = many.statistics(), one.statistics()
     assert ours.steps < theirs.steps
@@ -130,10 +130,10 @@ def test_nobody_who_is_followed_waits_for_a_burst():
     for writing in searches(engine, 3):
         engine.submit(replace(writing, max_tokens=20, ends=frozenset()))
     name = engine.submit(GenerationRequest((5, 6, 7), 12))
-    found = [
+    result = [
         update.tokens for _ in range(14) for update in engine.step() if update.request_id == name
     ]
-    assert [len(tokens) for tokens in found] == [1] * 12
+    assert [len(tokens) for tokens in result] == [1] * 12
 
 
 def test_a_model_without_finite_weights_says_so_and_keeps_no_page():
@@ -155,11 +155,11 @@ def test_a_pass_that_fails_in_the_middle_loses_no_token(width, method, num_steps
     writings = searches(one, width=width)
     names, real, calls = [many.submit(one) for one in writings], getattr(many.runner, method), []
 
-    def failing(given: Any) -> Any:
+    def failing(inputs: Any) -> Any:
         calls.append(1)
         if len(calls) == 5:
             raise RuntimeError("no memory")
-        return real(given)
+        return real(inputs)
 
     monkeypatch.setattr(many.runner, method, failing)
     assert run(many, names) == search(one, writings)
@@ -184,13 +184,13 @@ def test_a_head_that_fails_costs_nobody_a_token(num_steps, monkeypatch):
 
 
 def run(engine: Engine, names: list[str]) -> list[list[Hypothesis]]:
-    found: dict[str, list[Hypothesis]] = {}
+    result: dict[str, list[Hypothesis]] = {}
     while not engine.is_idle:
         try:
-            found |= {update.request_id: update.hypotheses for update in engine.step()}
+            result |= {update.request_id: update.hypotheses for update in engine.step()}
         except (RuntimeError, MemoryError):
             audit(engine.scheduler.state)
-    return [found[name] for name in names]
+    return [result[name] for name in names]
 
 
 @pytest.mark.parametrize("num_steps", [1, 8])
@@ -200,11 +200,11 @@ def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, num_steps, mon
     writings, calls = searches(one, width=width), []
     names, lanes = [many.submit(writing) for writing in writings], many.runner.forward
 
-    def cancelling(given: Any) -> torch.Tensor:
+    def cancelling(inputs: Any) -> torch.Tensor:
         calls.append(1)
         if len(calls) == 3:
             many.abort(names[0])
-        return lanes(given)
+        return lanes(inputs)
 
     monkeypatch.setattr(many.runner, "forward", cancelling)
     assert run(many, names[1:]) == search(one, writings)[1:]
@@ -222,7 +222,7 @@ def test_a_search_with_ids_that_are_not_there_is_refused(rules):
 def test_somebody_who_looks_at_the_head_sees_every_pass():
     engine, seen = make("bias", num_steps=8), []
     writings = searches(engine)
-    engine.model.head.register_forward_hook(lambda _, given, logits: seen.append(len(logits[0])))
+    engine.model.head.register_forward_hook(lambda _, inputs, logits: seen.append(len(logits[0])))
     search(engine, writings)
     assert sum(seen) == engine.statistics().computed_tokens - sum(
         len(writing.prompt) - 1 for writing in writings

@@ -13,11 +13,11 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
 def test_keywords_become_options() -> None:
-    found = GenerationOptions.of(
+    result = GenerationOptions.of(
         5, 2, stop=["x"], regex="[0-9]+", temperature=0.5, logit_bias={3: 1.0}
     )
     sampling = SamplingParams(temperature=0.5, logit_bias={3: 1.0})
-    assert found == GenerationOptions(5, 2, sampling, ("x",), make_grammar("regex", "[0-9]+"))
+    assert result == GenerationOptions(5, 2, sampling, ("x",), make_grammar("regex", "[0-9]+"))
     assert GenerationOptions.of(json_schema=SCHEMA).grammar == make_grammar("json_schema", SCHEMA)
     assert GenerationOptions.of() == GenerationOptions(sampling=SamplingParams())
 
@@ -52,7 +52,7 @@ def test_what_cannot_work_is_refused_without_a_model(keywords, error, message) -
 
 
 def test_a_draw_reports_log_probabilities_and_has_no_beams() -> None:
-    found = sampling_options(3, 1, 7, {"temperature": 0.5, "logprobs": None})
-    assert (found.n, found.max_tokens, found.sampling.logprobs) == (3, 7, 0)
+    result = sampling_options(3, 1, 7, {"temperature": 0.5, "logprobs": None})
+    assert (result.n, result.max_tokens, result.sampling.logprobs) == (3, 7, 0)
     with pytest.raises(UsageError, match="beam is 4, but temperature, seed requests sampling"):
         sampling_options(1, 4, None, {"temperature": 0.5, "seed": 2})

@@ -59,10 +59,10 @@ def brute_force(model, prompt, limit, penalty, source=None):
 def test_a_beam_as_wide_as_all_sentences_finds_them_all_in_order(penalty, seed):
     model, limit = build(seed=seed), 4
     total = sum(3**length for length in range(limit + 1))
-    found = beam_search(
+    result = beam_search(
         model, [[1]] * 3, limit, END, total + 1, penalty, SOURCES, num_best=total + 1
     )
-    for source, hypotheses in zip(SOURCES, found, strict=True):
+    for source, hypotheses in zip(SOURCES, result, strict=True):
         expected = brute_force(model, [1], limit, penalty, source)
         assert [one.ids for one in hypotheses] == [ids for _, ids in expected]
         assert [one.score for one in hypotheses] == pytest.approx([s for s, _ in expected])
@@ -72,8 +72,8 @@ def test_a_beam_as_wide_as_all_sentences_finds_them_all_in_order(penalty, seed):
 def test_stopping_early_never_loses_the_best_sentence(penalty):
     for seed in range(6):
         model = build("decoder", seed=seed)
-        (found,) = beam_search(model, [[1, 3]], 4, END, 125, penalty)
-        assert found[0].ids == brute_force(model, [1, 3], 4, penalty)[0][1]
+        (result,) = beam_search(model, [[1, 3]], 4, END, 125, penalty)
+        assert result[0].ids == brute_force(model, [1, 3], 4, penalty)[0][1]
 
 
 def test_a_long_sentence_that_begins_badly_is_waited_for():
@@ -97,15 +97,15 @@ def test_beam_1_is_greedy(kind):
         end = generate(model, prompts, 12, sources=sources)[0][5]
         expected = generate(model, prompts, 12, end, sources=sources)
         for penalty in (0.0, 1.0):
-            found = beam_search(model, prompts, 12, end, 1, penalty, sources)
-            assert [one.ids for (one,) in found] == expected
+            result = beam_search(model, prompts, 12, end, 1, penalty, sources)
+            assert [one.ids for (one,) in result] == expected
 
 
 @pytest.mark.parametrize("beam", [2, 3, 5])
 def test_scores_are_those_of_an_uncached_pass(beam):
     model, sources = build(sizes=SMALL), [[7, 8, 9, 10], [11], [12, 13]]
-    found = beam_search(model, [[1]] * 3, 9, END, beam, 0.8, sources, num_best=2)
-    for source, hypotheses in zip(sources, found, strict=True):
+    result = beam_search(model, [[1]] * 3, 9, END, beam, 0.8, sources, num_best=2)
+    for source, hypotheses in zip(sources, result, strict=True):
         for one in hypotheses:
             assert [one.logprob] == pytest.approx(logprobs(model, [1], [one.ids], source))
             assert one.score == pytest.approx(one.logprob / (len(one.ids) + 1) ** 0.8)
@@ -138,18 +138,18 @@ def test_a_wider_beam_finds_better_sentences_on_the_whole():
     models = [build(sizes=SMALL, seed=seed) for seed in range(8)]
     means = []
     for beam in (1, 4, 16):
-        found = [beam_search(m, [[1]], 8, END, beam, 0.0, [[7, 8]])[0][0].score for m in models]
-        means.append(sum(found) / len(found))
+        result = [beam_search(m, [[1]], 8, END, beam, 0.0, [[7, 8]])[0][0].score for m in models]
+        means.append(sum(result) / len(result))
     assert means[0] < means[1] <= means[2]
 
 
 def test_without_an_end_token_every_beam_runs_to_the_limit():
     model = build("decoder")
-    (found,) = beam_search(model, [[1]], 3, None, 64, num_best=64)
-    assert len(found) == 4**3 and {len(one.ids) for one in found} == {3}
+    (result,) = beam_search(model, [[1]], 3, None, 64, num_best=64)
+    assert len(result) == 4**3 and {len(one.ids) for one in result} == {3}
     rows = list(map(list, product(range(4), repeat=3)))
     every = sorted(zip(logprobs(model, [1], rows, end=None), rows, strict=True), reverse=True)
-    assert [one.ids for one in found] == [ids for _, ids in every]
+    assert [one.ids for one in result] == [ids for _, ids in every]
 
 
 def test_a_sentence_at_its_limit_ends_there():

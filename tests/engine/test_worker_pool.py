@@ -46,8 +46,8 @@ def new_pool(folder: Path) -> Iterator[WorkerPool]:
 def test_a_pool_returns_what_one_engine_returns(translator: LoadedModel, pool: WorkerPool) -> None:
     done: list[int] = []
     for beam in (1, 3):
-        found = translator.translate_best(TEXTS, beam, beam, progress=done.append, workers=pool)
-        assert found == translator.translate_best(TEXTS, beam, beam)
+        result = translator.translate_best(TEXTS, beam, beam, progress=done.append, workers=pool)
+        assert result == translator.translate_best(TEXTS, beam, beam)
     assert sum(done) == 10
     assert list(pool.search([])) == []
 
@@ -66,8 +66,8 @@ def test_every_worker_gets_requests_and_all_requests_are_assigned(
     monkeypatch.setattr(pool, "send", watched)
     source = translator.tokenizer.encode("a dog")
     writing = translator.request_builder.beam_search(source, 5, BeamConfig(2))
-    found = sorted(place for place, _ in pool.search([writing] * number))
-    assert found == sorted(place for _, places in sent for place in places) == list(range(number))
+    result = sorted(place for place, _ in pool.search([writing] * number))
+    assert result == sorted(place for _, places in sent for place in places) == list(range(number))
     assert len({worker for worker, _ in sent}) == min(2, number)
     sizes = [len(places) for _, places in sent]
     assert max(sizes) <= max(1, number // 2 + number % 2) and sizes == sorted(sizes, reverse=True)

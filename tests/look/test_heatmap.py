@@ -24,8 +24,8 @@ def test_columns_that_do_not_fit_go_into_another_band():
     weights_TS = np.full((2, 30), 1 / 30)
     lines = heat_map(weights_TS, ["a", "b"], [f"word{i}" for i in range(30)], width=60)
     assert max(map(display_width, lines)) <= 60
-    told = " ".join(lines)
-    assert all(f"word{i}" in told for i in range(30))
+    result = " ".join(lines)
+    assert all(f"word{i}" in result for i in range(30))
 
 
 def test_the_ascii_map_is_ascii():

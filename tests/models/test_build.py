@@ -15,8 +15,8 @@ def tables(tied: str) -> tuple[int, int, int]:
     """Which of the three word tables (source, target, output) are the same tensor."""
     model = build_model(ModelConfig(**SIZES, embedding={"tied": tied}))
     assert isinstance(model, EncoderDecoder)
-    found = [model.encoder.embedding.words, model.decoder.embedding.words, model.head]
-    first = [id(table.weight) for table in found]
+    result = [model.encoder.embedding.words, model.decoder.embedding.words, model.head]
+    first = [id(table.weight) for table in result]
     return tuple(first.index(i) for i in first)
 
 

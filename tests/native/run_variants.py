@@ -76,9 +76,9 @@ def run_wheel() -> str:
 def matching(globs: tuple[str, ...]) -> list[str]:
     """Existing paths; every glob must match, so that a renamed test file is noticed."""
     paths = {glob: sorted(ROOT.glob(glob)) for glob in globs}
-    unmatched = [glob for glob, found in paths.items() if not found]
+    unmatched = [glob for glob, actual in paths.items() if not actual]
     assert not unmatched, f"no test files match {unmatched}: adapt {Path(__file__).name}"
-    return [str(path.relative_to(ROOT)) for found in paths.values() for path in found]
+    return [str(path.relative_to(ROOT)) for actual in paths.values() for path in actual]
 
 
 def preloaded() -> str:

@@ -18,17 +18,17 @@ OUTPUTS = (1, 5, 31, 32, 33, 64, 77)
 def test_floats_come_back_bit_for_bit(outputs: int) -> None:
     weight = torch.randn(outputs, 19)
     weight[0, :4] = torch.tensor([-0.0, torch.inf, 1e-42, torch.nan])
-    found = dequantize(pack(weight))
-    assert found.view(torch.int32).equal(weight.view(torch.int32))
-    assert found.is_contiguous() and found.untyped_storage().nbytes() == weight.nbytes
+    result = dequantize(pack(weight))
+    assert result.view(torch.int32).equal(weight.view(torch.int32))
+    assert result.is_contiguous() and result.untyped_storage().nbytes() == weight.nbytes
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
 @pytest.mark.parametrize("bits", [4, 8])
 def test_few_bits_come_back_as_they_are_dequantised(bits: int, outputs: int) -> None:
-    given = blocks(bits, outputs)
-    expected = dequantised(*given)
-    packed = pack_blocks(*given)
+    inputs = blocks(bits, outputs)
+    expected = dequantised(*inputs)
+    packed = pack_blocks(*inputs)
     assert packed.kind == f"q{bits}"
     assert dequantize(packed).view(torch.int32).equal(expected.view(torch.int32))
     ids = torch.randint(outputs, (2, 3))

@@ -38,10 +38,10 @@ def test_it_is_the_product_of_the_rounded_inputs(bits: int, rows: int) -> None:
     weight, numbers = rounded_weight(bits)
     x, bias = torch.randn(rows, INPUTS), torch.randn(101)
     expected = rounded(x) @ numbers.double().T + bias
-    found = linear(x, weight, bias)
-    assert (found - expected).abs().max() <= 1e-6 * expected.abs().max()
+    result = linear(x, weight, bias)
+    assert (result - expected).abs().max() <= 1e-6 * expected.abs().max()
     plain = linear(x, replace(weight, int8_activations=False), bias)
-    off = (found - plain).abs().max() / plain.abs().max()
+    off = (result - plain).abs().max() / plain.abs().max()
     assert 0 < off < 0.02, "inputs of 8 bits are half a percent off, neither more nor equal"
 
 
@@ -91,10 +91,10 @@ def test_rows_of_nothing_and_of_no_numbers_keep_to_themselves() -> None:
     x = torch.randn(5, INPUTS)
     expected = linear(x, weight)
     x[1], x[2, 3], x[4, 40] = 0.0, torch.nan, torch.inf
-    found = linear(x, weight)
-    assert found[1].eq(0).all()
-    assert not found[2].isfinite().any() and not found[4].isfinite().any()
-    assert found[0].equal(expected[0]) and found[3].equal(expected[3])
+    result = linear(x, weight)
+    assert result[1].eq(0).all()
+    assert not result[2].isfinite().any() and not result[4].isfinite().any()
+    assert result[0].equal(expected[0]) and result[3].equal(expected[3])
 
 
 def test_two_products_one_after_the_other_round_their_own_inputs() -> None:

@@ -75,14 +75,14 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     torch.manual_seed(0)
     inputs, threads = [heads(9, 2, 11, 32) for _ in range(3)], torch.get_num_threads()
     try:
-        found = []
+        result = []
         for number in (1, 2, 3):
             torch.set_num_threads(number)
-            found.append(results(NativeShortAttention, inputs, (None, 0.5), [True, True]))
+            result.append(results(NativeShortAttention, inputs, (None, 0.5), [True, True]))
     finally:
         torch.set_num_threads(threads)
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+    for other in result[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result[0], other, strict=True))
 
 
 @needs_library

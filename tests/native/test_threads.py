@@ -90,7 +90,7 @@ def test_layers(name: str, kind: str) -> None:
     encoder = sources if kind == "encoder-decoder" else None
 
     def scores() -> list[float]:
-        found = beam_search(model, prompts, 6, beam=3, num_best=3, sources=encoder)
-        return [hypothesis.score for each in found for hypothesis in each]
+        result = beam_search(model, prompts, 6, beam=3, num_best=3, sources=encoder)
+        return [hypothesis.score for each in result for hypothesis in each]
 
     assert_threads_change_nothing(scores)

@@ -121,13 +121,13 @@ def test_a_head_finds_the_best_of_its_logits_without_them(
                 sums = log_sum_exp(logits)
                 logits[:, banned] = -torch.inf
                 best, ids = top_k(logits, 7)
-                found = head.top_k(x, 7, banned)
-                assert (found is None) == (native() is None)
-                if found is None:  # no compiler: the logits do it
+                result = head.top_k(x, 7, banned)
+                assert (result is None) == (native() is None)
+                if result is None:  # no compiler: the logits do it
                     continue
-                assert torch.equal(found[0], best) and torch.equal(found[2], sums)
+                assert torch.equal(result[0], best) and torch.equal(result[2], sums)
                 is_there = best > -torch.inf
-                assert torch.equal(found[1][is_there], ids[is_there])
+                assert torch.equal(result[1][is_there], ids[is_there])
     finally:
         torch.set_num_threads(before)
 

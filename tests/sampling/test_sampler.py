@@ -47,8 +47,8 @@ def test_a_row_is_chosen_the_same_whatever_else_is_in_the_batch(seed: int) -> No
     assert sample(logits_BV, rows).tolist() == alone
     for _ in range(5):
         mix = [rng.randrange(len(rows)) for _ in range(rng.randrange(1, 12))]
-        found = sample(logits_BV[mix], [rows[i] for i in mix])
-        assert found.tolist() == [alone[i] for i in mix]
+        result = sample(logits_BV[mix], [rows[i] for i in mix])
+        assert result.tolist() == [alone[i] for i in mix]
 
 
 def test_a_row_is_shaped_to_the_same_bits_wherever_it_lies_in_memory() -> None:

@@ -125,6 +125,6 @@ def atom(rng: random.Random, groups: tuple[tuple[str, ...], ...]) -> str:
 def character(rng: random.Random) -> str:
     """Any assigned character, of the first plane or beyond."""
     while True:
-        found = chr(rng.choice((rng.randint(0, 0xFFFF), rng.randint(0x10000, 0x1FFFF))))
-        if unicodedata.category(found) not in ("Cs", "Cn"):
-            return found
+        result = chr(rng.choice((rng.randint(0, 0xFFFF), rng.randint(0x10000, 0x1FFFF))))
+        if unicodedata.category(result) not in ("Cs", "Cn"):
+            return result

@@ -28,9 +28,9 @@ def sentences(count, seed=0):
 
 @given(PAIRS, st.integers(1, 200), st.integers(0, 5), st.none() | st.integers(1, 7))
 def test_every_row_comes_once_and_batches_keep_the_budget(lengths, max_tokens, epoch, max_rows):
-    found = batches(lengths, max_tokens, seed=3, epoch=epoch, max_rows=max_rows)
-    assert sorted(row for batch in found for row in batch) == list(range(len(lengths)))
-    for batch in found:
+    result = batches(lengths, max_tokens, seed=3, epoch=epoch, max_rows=max_rows)
+    assert sorted(row for batch in result for row in batch) == list(range(len(lengths)))
+    for batch in result:
         longest = max(max(lengths[row]) for row in batch)
         assert len(batch) == 1 or len(batch) * longest <= max_tokens
         assert max_rows is None or len(batch) <= max_rows
@@ -66,8 +66,8 @@ def test_padding_is_counted_in_places():
 def test_a_row_over_the_budget_has_its_own_batch_and_is_counted_and_logged(caplog):
     report = TextReport()
     with caplog.at_level(logging.WARNING):
-        found = batches([3, 90, 4, 80], 20, report=report)
-    assert sorted(map(sorted, found)) == [[0, 2], [1], [3]]
+        result = batches([3, 90, 4, 80], 20, report=report)
+    assert sorted(map(sorted, result)) == [[0, 2], [1], [3]]
     assert report.over_budget == 2
     assert caplog.records[0].getMessage() == (
         "over_budget=2 rows=4 longest=90 max_tokens=20 each=own_batch"

@@ -14,17 +14,17 @@ ROW = f"|version:{sacrebleu.__version__}"
 
 
 def test_the_defaults_are_those_of_sacrebleu_with_its_signatures():
-    found = score(HYPOTHESES, REFERENCES)
-    assert found.bleu == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
-    assert found.chrf == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
-    assert found.signature == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" + ROW
-    assert found.chrf_signature == "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no" + ROW
-    assert found.exact_match == pytest.approx(1 / 3)
+    result = score(HYPOTHESES, REFERENCES)
+    assert result.bleu == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    assert result.chrf == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
+    assert result.signature == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" + ROW
+    assert result.chrf_signature == "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no" + ROW
+    assert result.exact_match == pytest.approx(1 / 3)
 
 
 def test_equal_lines_have_the_full_score():
-    found = score(REFERENCES, REFERENCES)
-    assert found.to_dict() | {"signature": "", "chrf_signature": ""} == {
+    result = score(REFERENCES, REFERENCES)
+    assert result.to_dict() | {"signature": "", "chrf_signature": ""} == {
         "bleu": pytest.approx(100),
         "chrf": pytest.approx(100),
         "exact_match": 1.0,
@@ -37,30 +37,30 @@ def test_equal_lines_have_the_full_score():
 def test_lower_case_is_for_every_score():
     upper = [line.upper() for line in REFERENCES]
     assert score(upper, REFERENCES).exact_match == 0
-    found = score(upper, REFERENCES, lowercase=True)
-    assert (found.bleu, found.chrf, found.exact_match) == (
+    result = score(upper, REFERENCES, lowercase=True)
+    assert (result.bleu, result.chrf, result.exact_match) == (
         pytest.approx(100),
         pytest.approx(100),
         1.0,
     )
-    assert "case:lc" in found.signature and "case:lc" in found.chrf_signature
+    assert "case:lc" in result.signature and "case:lc" in result.chrf_signature
 
 
 def test_moses_tokens_are_scored_as_they_are_and_the_signature_says_so(caplog):
-    found = score(HYPOTHESES, REFERENCES, tokenize="moses", lowercase=True, language="de")
+    result = score(HYPOTHESES, REFERENCES, tokenize="moses", lowercase=True, language="de")
     cut_hypotheses = ["the cat sat on the mat .", "a man , a bike and a dog !", "zwei äpfel ."]
     cut_references = ["the cat sat on a mat .", "a man , a bike and two dogs !", "zwei äpfel ."]
     plain = sacrebleu.metrics.BLEU(tokenize="none", force=True)
-    assert found.bleu == plain.corpus_score(cut_hypotheses, [cut_references]).score
-    assert found.signature.startswith("nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:")
-    assert "|moses:de|sacremoses:" in found.signature
+    assert result.bleu == plain.corpus_score(cut_hypotheses, [cut_references]).score
+    assert result.signature.startswith("nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:")
+    assert "|moses:de|sacremoses:" in result.signature
     assert caplog.text == ""
 
 
 def test_moses_leaves_words_with_dashes_whole_and_knows_the_language():
-    found = score(["ein rot-weißes Auto z.B. da"], ["ein rot weißes Auto z.B. da"], "moses")
+    result = score(["ein rot-weißes Auto z.B. da"], ["ein rot weißes Auto z.B. da"], "moses")
     split = score(["ein rot - weißes Auto z.B. da"], ["ein rot - weißes Auto z.B. da"], "moses")
-    assert found.bleu < 100 and split.bleu == pytest.approx(100)
+    assert result.bleu < 100 and split.bleu == pytest.approx(100)
     lines = ["das ist z.B. Nr. 5 hier"], ["das ist z.B. Nr . 5 hier"]
     assert score(*lines, "moses", language="de").bleu < 100
     assert score(*lines, "moses", language="fr").bleu == pytest.approx(100)
@@ -69,9 +69,9 @@ def test_moses_leaves_words_with_dashes_whole_and_knows_the_language():
 @pytest.mark.parametrize("name", ["zh", "char", "none"])
 def test_other_tokenizations_are_sacrebleus(name):
     hypotheses, references = ["我吃了苹果，它很甜"], ["我吃了香蕉，它很甜"]
-    found = score(hypotheses, references, tokenize=name)
-    assert found.bleu == sacrebleu.corpus_bleu(hypotheses, [references], tokenize=name).score
-    assert f"|tok:{name}|" in found.signature
+    result = score(hypotheses, references, tokenize=name)
+    assert result.bleu == sacrebleu.corpus_bleu(hypotheses, [references], tokenize=name).score
+    assert f"|tok:{name}|" in result.signature
 
 
 def test_white_space_at_the_ends_does_not_break_a_match():
@@ -124,6 +124,6 @@ def test_the_character_error_rate_counts_over_the_whole_corpus():
 )
 def test_without_spaces_between_words_characters_are_counted(lines: list[str], tokens: str):
     """A Chinese sentence is one token to 13a, and one character that differs would make BLEU 0."""
-    found = score(lines, lines)
-    assert f"|tok:{tokens}|" in found.signature
-    assert found == score(lines, lines, tokenize=tokens)
+    result = score(lines, lines)
+    assert f"|tok:{tokens}|" in result.signature
+    assert result == score(lines, lines, tokenize=tokens)

@@ -52,8 +52,8 @@ def test_every_pair_of_neighbors_comes_once_and_stays_in_its_document(documents,
 @given(DOCUMENTS, st.integers(1, 9))
 def test_the_plain_stream_predicts_across_borders(documents, length):
     stream = [token for document in documents for token in document]
-    found = places(packed(documents, length, separate=False))
-    assert found == [(a, b, 0) for a, b in pairwise(stream)]
+    result = places(packed(documents, length, separate=False))
+    assert result == [(a, b, 0) for a, b in pairwise(stream)]
 
 
 @given(DOCUMENTS, st.integers(1, 9), st.integers(0, 9))

@@ -99,30 +99,30 @@ def kept(lines, max_bytes, seed=0):
 
 def test_everything_is_kept_in_order_while_it_fits():
     lines = [f"line {i} \u6211\nwith a break" for i in range(50)]
-    found, sample = kept(lines, max_bytes=10_000)
-    assert found == lines
+    result, sample = kept(lines, max_bytes=10_000)
+    assert result == lines
     assert (sample.seen_lines, sample.kept_records, sample.was_thinned) == (50, 50, False)
 
 
 def test_a_sample_is_bounded_and_ordered():
     lines = [f"{i:06d}" for i in range(20_000)]
-    found, sample = kept(lines, max_bytes=6_000)
-    assert sum(map(len, found)) <= 6_000
-    assert found == sorted(found)
+    result, sample = kept(lines, max_bytes=6_000)
+    assert sum(map(len, result)) <= 6_000
+    assert result == sorted(result)
     assert sample.was_thinned
     assert sample.seen_lines == 20_000
-    assert sample.kept_records == len(found)
+    assert sample.kept_records == len(result)
 
 
 def test_a_sample_is_drawn_evenly_from_the_whole_corpus():
     """Every tenth of the corpus is a tenth of the sample, give or take 4 standard deviations."""
     lines = [f"{i:06d}" for i in range(40_000)]
-    found, _ = kept(lines, max_bytes=12_000)
+    result, _ = kept(lines, max_bytes=12_000)
     share = 1 / 10
-    spread = 4 * (share * (1 - share) / len(found)) ** 0.5
+    spread = 4 * (share * (1 - share) / len(result)) ** 0.5
     for tenth in (0, 5, 9):
-        count = sum(tenth * 4_000 <= int(line) < (tenth + 1) * 4_000 for line in found)
-        assert count / len(found) == pytest.approx(share, abs=spread)
+        count = sum(tenth * 4_000 <= int(line) < (tenth + 1) * 4_000 for line in result)
+        assert count / len(result) == pytest.approx(share, abs=spread)
 
 
 def test_the_same_seed_draws_the_same_lines_and_another_seed_draws_others():
@@ -133,6 +133,6 @@ def test_the_same_seed_draws_the_same_lines_and_another_seed_draws_others():
 
 def test_a_line_longer_than_the_whole_sample_is_kept_in_parts():
     line = "x" * (MAX_RECORD * 5 + 3)
-    found, _ = kept([line], max_bytes=MAX_RECORD * 2)
-    assert 0 < len(found) <= 2
-    assert all(set(part) == {"x"} and len(part) <= MAX_RECORD for part in found)
+    result, _ = kept([line], max_bytes=MAX_RECORD * 2)
+    assert 0 < len(result) <= 2
+    assert all(set(part) == {"x"} and len(part) <= MAX_RECORD for part in result)

@@ -80,8 +80,8 @@ def test_processes_encode_their_own_rows_and_together_make_up_the_batch(
     assert [len(part.local_pairs) for part in parts] == [14, 13, 13]
     for rows in whole.plan(0):
         loaded = [part.load(0, rows) for part in parts]
-        found = [ids for batch in loaded for ids in sentences(batch)]
-        assert sorted(found) == sorted(sentences(whole.load(0, rows)))
+        result = [ids for batch in loaded for ids in sentences(batch)]
+        assert sorted(result) == sorted(sentences(whole.load(0, rows)))
 
 
 def sentences(batch: Batch) -> list[list[int]]:
@@ -199,8 +199,8 @@ def test_the_file_of_ids_holds_every_document_once(tmp_path: Path, tokenizer: To
     texts = [f"a{i} b" for i in range(2500)]  # more than are encoded at once
     TokenFile.write(tmp_path / "ids", [*texts, " "], tokenizer)
     tokens = TokenFile.open(tmp_path / "ids")
-    found = np.split(tokens.ids, tokens.starts[1:-1])
-    assert [part.tolist() for part in found] == tokenizer.encode_batch(texts)
+    result = np.split(tokens.ids, tokens.starts[1:-1])
+    assert [part.tolist() for part in result] == tokenizer.encode_batch(texts)
 
 
 def test_documents_of_a_sample_are_numbered(tmp_path: Path, tokenizer: Tokenizer) -> None:

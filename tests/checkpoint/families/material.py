@@ -98,10 +98,10 @@ def loaded_by_them(
     (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
     state = split_state(model, family.rules(model.config))
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    again, told = type(like).from_pretrained(
+    again, result = type(like).from_pretrained(
         folder, attn_implementation="eager", output_loading_info=True
     )
-    assert not any(told.values()), told
+    assert not any(result.values()), result
     return again.eval()
 
 

@@ -71,25 +71,25 @@ def test_beam_search_finds_what_transformers_finds(tmp_path: Path) -> None:
     original.final_logits_bias[0, 2] += 2.0
     original.generation_config.forced_bos_token_id = 7
     save(original, tmp_path)
-    found = load(FAMILY, tmp_path)
+    result = load(FAMILY, tmp_path)
     assert (
-        found.generation_config.start,
-        found.generation_config.ends,
-        found.generation_config.first,
+        result.generation_config.start,
+        result.generation_config.ends,
+        result.generation_config.first,
     ) == (2, (2,), 7)
-    assert_same_beams(found, original, pad=1)
+    assert_same_beams(result, original, pad=1)
 
 
 def test_sides_of_different_width_are_refused() -> None:
-    given = HFConfig({**SIZES, "decoder_ffn_dim": 64}, PLACE)
+    inputs = HFConfig({**SIZES, "decoder_ffn_dim": 64}, PLACE)
     with pytest.raises(DataError, match="encoder_ffn_dim is 56 and decoder_ffn_dim is 64"):
-        FAMILY.read_hf(given)
+        FAMILY.read_hf(inputs)
 
 
 def test_a_classifier_is_refused_by_its_name() -> None:
-    given = HFConfig({**SIZES, "architectures": ["BartForSequenceClassification"]}, PLACE)
+    inputs = HFConfig({**SIZES, "architectures": ["BartForSequenceClassification"]}, PLACE)
     with pytest.raises(DataError, match="Weft reads BartModel and BartForConditionalGeneration"):
-        FAMILY.read_hf(given)
+        FAMILY.read_hf(inputs)
 
 
 def test_norm_before_is_refused() -> None:

@@ -60,18 +60,18 @@ def test_vectors_and_pooler_are_the_same_after_import_and_after_export(
 ) -> None:
     original = shake(BertModel(BertConfig(**SIZES, hidden_act=activation)))
     save(original, tmp_path / "theirs")
-    found = load(FAMILY, tmp_path / "theirs")
-    model, (batch, given) = encoder(found.model), texts()
+    result = load(FAMILY, tmp_path / "theirs")
+    model, (batch, inputs) = encoder(result.model), texts()
     again = write(FAMILY, model, tmp_path / "ours", original)
-    is_real_BT = given["attention_mask"].bool()
+    is_real_BT = inputs["attention_mask"].bool()
     with torch.no_grad():
         got_BTD, pooled_BD = model(batch)[is_real_BT], model.pooled(batch)
         for theirs in (original, again):
-            expected = theirs(**given)
+            expected = theirs(**inputs)
             vectors = expected.last_hidden_state[is_real_BT]
             torch.testing.assert_close(got_BTD, vectors, atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(pooled_BD, expected.pooler_output, atol=1e-4, rtol=1e-4)
-    assert found.generation_config.pooling == "mean"
+    assert result.generation_config.pooling == "mean"
 
 
 @pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
@@ -80,23 +80,23 @@ def test_masked_words_are_the_same_after_import_and_after_export(
 ) -> None:
     original = shake(BertForMaskedLM(BertConfig(**SIZES, tie_word_embeddings=is_tied)))
     save(original, tmp_path / "theirs")
-    model, (batch, given) = encoder(load(FAMILY, tmp_path / "theirs").model), texts()
+    model, (batch, inputs) = encoder(load(FAMILY, tmp_path / "theirs").model), texts()
     again = write(FAMILY, model, tmp_path / "ours", original)
-    is_real_BT = given["attention_mask"].bool()
+    is_real_BT = inputs["attention_mask"].bool()
     with torch.no_grad():
         got = model.logits(batch)[is_real_BT]
         for theirs in (original, again):
-            expected = theirs(**given).logits[is_real_BT]
+            expected = theirs(**inputs).logits[is_real_BT]
             torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_file_of_the_first_training_gives_its_masked_words(tmp_path: Path) -> None:
     original = shake(BertForPreTraining(BertConfig(**SIZES)))
     save(original, tmp_path)
-    model, (batch, given) = encoder(load(FAMILY, tmp_path).model), texts()
-    is_real_BT = given["attention_mask"].bool()
+    model, (batch, inputs) = encoder(load(FAMILY, tmp_path).model), texts()
+    is_real_BT = inputs["attention_mask"].bool()
     with torch.no_grad():
-        expected = original(**given).prediction_logits[is_real_BT]
+        expected = original(**inputs).prediction_logits[is_real_BT]
         torch.testing.assert_close(model.logits(batch)[is_real_BT], expected, atol=1e-4, rtol=1e-4)
 
 
@@ -139,10 +139,10 @@ def test_a_file_of_earlier_days_names_its_norms_otherwise(tmp_path: Path) -> Non
         tensors = {n.replace(new, old): t for n, t in tensors.items()}
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     opened = open_folder(tmp_path)
-    model, (batch, given) = encoder(build_hf(opened, "cpu", torch.float32)), texts()
-    is_real_BT = given["attention_mask"].bool()
+    model, (batch, inputs) = encoder(build_hf(opened, "cpu", torch.float32)), texts()
+    is_real_BT = inputs["attention_mask"].bool()
     with torch.no_grad():
-        expected = original(**given).logits[is_real_BT]
+        expected = original(**inputs).logits[is_real_BT]
         torch.testing.assert_close(model.logits(batch)[is_real_BT], expected, atol=1e-4, rtol=1e-4)
     both = {**tensors, "bert.embeddings.LayerNorm.weight": torch.ones(40)}
     save_file(both, tmp_path / "model.safetensors", metadata={"format": "pt"})

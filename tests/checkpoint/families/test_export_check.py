@@ -123,14 +123,14 @@ TATOEBA = ModelConfig.from_dict(
 def test_a_model_that_does_not_fit_is_told_which_settings_would() -> None:
     with pytest.raises(ExportMismatchError) as caught:
         export_config(marian.FAMILY, TATOEBA)
-    told = str(caught.value)
-    assert told == (
+    result = str(caught.value)
+    assert result == (
         "this model is not a marian: head.bias is False, not True; norm.placement is 'before', not "
         "'after'; position.layout is 'interleaved', not 'halves'. A model trained with --set "
         "model.head.bias=true --set model.norm.placement=after --set model.position.layout=halves "
         "can be written as marian."
     )
-    changed = TATOEBA.with_changes(advised(told))
+    changed = TATOEBA.with_changes(advised(result))
     assert export_config(marian.FAMILY, changed)["model_type"] == "marian"
 
 
@@ -149,7 +149,7 @@ def test_advice_that_is_given_is_right(data: st.DataObject, kind: str) -> None:
         try:
             export_config(family, config)
         except UsageError as error:
-            found = advised(str(error))
-            if found:
-                changed = config.with_changes(found)
+            actual = advised(str(error))
+            if actual:
+                changed = config.with_changes(actual)
                 assert export_config(family, changed)["model_type"] in family.model_types

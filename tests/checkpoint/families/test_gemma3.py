@@ -154,8 +154,8 @@ def test_what_weft_does_not_compute_is_refused(changes: dict[str, object], sente
 
 def test_one_position_for_all_layers_is_written_as_two_equal_ones() -> None:
     config = FAMILY.read_hf(HFConfig(HUB, PLACE)).with_changes({"local_position": None})
-    told = export_config(FAMILY, config)["rope_parameters"]
-    assert told["full_attention"] == told["sliding_attention"]
+    result = export_config(FAMILY, config)["rope_parameters"]
+    assert result["full_attention"] == result["sliding_attention"]
 
 
 def test_a_scale_that_is_no_whole_number_is_not_written() -> None:

@@ -61,8 +61,8 @@ def test_logits_are_those_of_the_original(name: str, tmp_path: Path) -> None:
     ids_BT = torch.randint(0, VOCAB, (2, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = original(name)(ids_BT).logits
-        found = model_of(path)(ForwardBatch(ids_BT))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        actual = model_of(path)(ForwardBatch(ids_BT))
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 
 INDEPENDENT = ["llama", "llama tied", "llama heads", "qwen2", "qwen3", "gemma3", "gpt2"]
@@ -112,13 +112,13 @@ def test_every_architecture_is_in_the_models_above() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_settings_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     path, config, _ = write_tiny(name, tmp_path)
-    found, _, _ = open_gguf(path)
+    actual, _, _ = open_gguf(path)
     family = family_of(config["model_type"], path)
-    told = {**config, "add_pooling_layer": False, "architectures": found["architectures"]}
-    again = family_of(found["model_type"], path)
+    result = {**config, "add_pooling_layer": False, "architectures": actual["architectures"]}
+    again = family_of(actual["model_type"], path)
     ours, theirs = (
-        again.read_hf(HFConfig(found, path)),
-        family.read_hf(HFConfig(told, path)),
+        again.read_hf(HFConfig(actual, path)),
+        family.read_hf(HFConfig(result, path)),
     )
     assert config_differences(ours, theirs) == []
 

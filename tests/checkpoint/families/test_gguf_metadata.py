@@ -32,10 +32,10 @@ SHAPES = {
 
 
 def read(name: str, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    told = {key.replace("llama.", f"{name}."): value for key, value in metadata.items()}
-    told |= {"general.architecture": name}
-    told |= {f"{name}.{key.replace('__', '.')}": value for key, value in changes.items()}
-    gguf = GGUFMetadata(told, SHAPES, torch.empty(0).__getitem__, PLACE)
+    result = {key.replace("llama.", f"{name}."): value for key, value in metadata.items()}
+    result |= {"general.architecture": name}
+    result |= {f"{name}.{key.replace('__', '.')}": value for key, value in changes.items()}
+    gguf = GGUFMetadata(result, SHAPES, torch.empty(0).__getitem__, PLACE)
     return GGUF_ARCHITECTURES[name].read_gguf(gguf)
 
 
@@ -113,20 +113,20 @@ def test_a_missing_table_is_named() -> None:
 
 
 def test_gemmas_largest_model_scales_its_scores_by_another_number() -> None:
-    told = {**LLAMA, "llama.attention.key_length": 16, "llama.attention.value_length": 16}
-    small = read("gemma3", told, attention__sliding_window=8)
-    large = read("gemma3", told, attention__sliding_window=8, block_count=62)
+    result = {**LLAMA, "llama.attention.key_length": 16, "llama.attention.value_length": 16}
+    small = read("gemma3", result, attention__sliding_window=8)
+    large = read("gemma3", result, attention__sliding_window=8, block_count=62)
     assert (small["query_pre_attn_scalar"], large["query_pre_attn_scalar"]) == (16, 8)
 
 
 def test_gemmas_windows_may_be_a_list() -> None:
     flags = np.array([True, False])
-    told = {"attention__sliding_window": 8, "attention__sliding_window_pattern": flags}
-    found = read("gemma3", LLAMA, **told)
-    assert found["layer_types"] == ["sliding_attention", "full_attention"]
+    result = {"attention__sliding_window": 8, "attention__sliding_window_pattern": flags}
+    actual = read("gemma3", LLAMA, **result)
+    assert actual["layer_types"] == ["sliding_attention", "full_attention"]
 
 
 def test_pooling_is_in_the_config() -> None:
-    told = {**LLAMA, "llama.attention.layer_norm_epsilon": 1e-12}
-    assert read("bert", told)["pooling"] == "mean"
-    assert read("bert", told, pooling_type=2)["pooling"] == "first"
+    result = {**LLAMA, "llama.attention.layer_norm_epsilon": 1e-12}
+    assert read("bert", result)["pooling"] == "mean"
+    assert read("bert", result, pooling_type=2)["pooling"] == "first"

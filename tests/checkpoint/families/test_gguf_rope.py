@@ -34,10 +34,10 @@ RULE = {
 
 
 def gguf(metadata: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None) -> GGUFMetadata:
-    told = {"general.architecture": "llama", **metadata}
-    given = tensors or {}
-    shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-    return GGUFMetadata(told, shapes, given.__getitem__, PLACE)
+    result = {"general.architecture": "llama", **metadata}
+    inputs = tensors or {}
+    shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
+    return GGUFMetadata(result, shapes, inputs.__getitem__, PLACE)
 
 
 def test_divisors_are_those_of_transformers() -> None:
@@ -56,8 +56,8 @@ def test_divisors_are_those_of_transformers() -> None:
 
 def test_llama_3s_rule_is_known_by_its_divisors() -> None:
     file = {ROPE_DIVISORS: llama3_divisors(RULE, 64, 500000.0)}
-    found = read_gguf_rope(gguf({"llama.rope.freq_base": 500000.0}, file), 64)
-    assert found == {"rope_theta": 500000.0, "rope_scaling": RULE}
+    actual = read_gguf_rope(gguf({"llama.rope.freq_base": 500000.0}, file), 64)
+    assert actual == {"rope_theta": 500000.0, "rope_scaling": RULE}
     none = read_gguf_rope(gguf({}, {ROPE_DIVISORS: torch.ones(32)}), 64)
     assert none == {"rope_theta": 10000.0}
 
@@ -75,11 +75,11 @@ def test_divisors_of_another_rule_are_refused() -> None:
 def test_what_we_write_names_the_settings_of_the_rule() -> None:
     rule = {**RULE, "low_freq_factor": 2.0, "high_freq_factor": 9.0}
     rule["original_max_position_embeddings"] = 640
-    given = HFConfig({"rope_scaling": rule, "rope_theta": 10000.0}, PLACE)
-    told = write_gguf_rope(given, "llama", has_divisors=True)
-    assert told["weft.rope.high_freq_factor"] == 9.0
-    assert "llama.rope.scaling.type" not in told
-    again = read_gguf_rope(gguf(told, write_llama3_divisors(given, 64)), 64)
+    inputs = HFConfig({"rope_scaling": rule, "rope_theta": 10000.0}, PLACE)
+    result = write_gguf_rope(inputs, "llama", has_divisors=True)
+    assert result["weft.rope.high_freq_factor"] == 9.0
+    assert "llama.rope.scaling.type" not in result
+    again = read_gguf_rope(gguf(result, write_llama3_divisors(inputs, 64)), 64)
     assert again == {"rope_theta": 10000.0, "rope_scaling": rule}
 
 
@@ -100,8 +100,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_rules_come_back_as_they_were(name: str) -> None:
-    given = HFConfig(CASES[name], PLACE)
-    assert read_gguf_rope(gguf(write_gguf_rope(given, "llama")), 64) == CASES[name]
+    inputs = HFConfig(CASES[name], PLACE)
+    assert read_gguf_rope(gguf(write_gguf_rope(inputs, "llama")), 64) == CASES[name]
 
 
 def test_both_spellings_of_a_config_are_one() -> None:
@@ -112,8 +112,8 @@ def test_both_spellings_of_a_config_are_one() -> None:
 
 
 def test_an_old_key_for_linear_scaling_is_read() -> None:
-    found = read_gguf_rope(gguf({"llama.rope.scale_linear": 4.0}), 64)
-    assert found["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+    actual = read_gguf_rope(gguf({"llama.rope.scale_linear": 4.0}), 64)
+    assert actual["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
 
 
 REFUSED = {

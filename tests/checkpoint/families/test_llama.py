@@ -83,9 +83,9 @@ def saved(folder: Path, **changes: object) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("given", [67, [2, 500]])
-def test_an_end_that_no_token_is_is_refused(given: object, tmp_path: Path) -> None:
-    folder = saved(tmp_path, eos_token_id=given)
+@pytest.mark.parametrize("end", [67, [2, 500]])
+def test_an_end_that_no_token_is_is_refused(end: object, tmp_path: Path) -> None:
+    folder = saved(tmp_path, eos_token_id=end)
     with pytest.raises(DataError, match=r"eos_token_id is \d+, but the model has 67 tokens"):
         open_folder(folder)
 

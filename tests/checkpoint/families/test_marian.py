@@ -86,13 +86,13 @@ def test_beam_search_finds_what_transformers_finds(name: str, bias: float, tmp_p
     original.final_logits_bias[0, 60] += 3.0
     original.generation_config.bad_words_ids = [[60]]
     save(original, tmp_path)
-    found = load(FAMILY, tmp_path)
+    result = load(FAMILY, tmp_path)
     assert (
-        found.generation_config.start,
-        found.generation_config.ends,
-        found.generation_config.banned,
+        result.generation_config.start,
+        result.generation_config.ends,
+        result.generation_config.banned,
     ) == (60, (0,), (60,))
-    assert_same_beams(found, original, pad=60)
+    assert_same_beams(result, original, pad=60)
 
 
 def test_padding_is_banned_and_starts_where_nothing_else_is_said() -> None:

@@ -114,21 +114,21 @@ SPACES = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", " \n ", "\u00a0", "\u300
 def hard_texts(count: int = 1000, seed: int = 0) -> list[str]:
     """The fixed texts, mixtures of words and spaces, and characters of all scripts."""
     rng = random.Random(seed)
-    found = list(FIXED)
-    while len(found) < count:
+    result = list(FIXED)
+    while len(result) < count:
         kind = rng.randrange(4)
         if kind == 0:
             parts = [rng.choice(WORDS) + rng.choice(SPACES) for _ in range(rng.randrange(1, 12))]
-            found.append("".join(parts))
+            result.append("".join(parts))
         elif kind == 1:
             low, high = rng.choice(SCRIPTS)
-            found.append("".join(chr(rng.randint(low, high)) for _ in range(rng.randrange(1, 25))))
+            result.append("".join(chr(rng.randint(low, high)) for _ in range(rng.randrange(1, 25))))
         elif kind == 2:
-            found.append("".join(letter(rng) for _ in range(rng.randrange(1, 40))))
+            result.append("".join(letter(rng) for _ in range(rng.randrange(1, 40))))
         else:
             pool = [*WORDS, *SPACES, *FIXED[10:40]]
-            found.append("".join(rng.choice(pool) for _ in range(rng.randrange(1, 6))))
-    return found[:count]
+            result.append("".join(rng.choice(pool) for _ in range(rng.randrange(1, 6))))
+    return result[:count]
 
 
 def letter(rng: random.Random) -> str:

@@ -53,9 +53,9 @@ def test_ids_are_those_of_the_models_own_tokenizer_json(
 ) -> None:
     """Its parts as HuggingFaceTB/SmolLM2-135M has them; transformers' reader of GGUF files does not
     cut digits apart and is no oracle here."""
-    told = open_gguf(smollm2).tokenizer
-    tokens = told["tokenizer.ggml.tokens"]
-    merges = [tuple(merge.split(" ")) for merge in told["tokenizer.ggml.merges"]]
+    result = open_gguf(smollm2).tokenizer
+    tokens = result["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in result["tokenizer.ggml.merges"]]
     backend = Backend(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -72,8 +72,8 @@ def test_ids_are_those_of_the_models_own_tokenizer_json(
 
 def test_ids_are_those_of_llama_cpp(tokenizer: Tokenizer) -> None:
     ids = [tokenizer.encode(text, add_special=False) for text in hard_texts(1000)]
-    told = json.dumps(ids, separators=(",", ":")).encode()
-    assert hashlib.sha256(told).hexdigest() == LLAMA_CPP_IDS
+    result = json.dumps(ids, separators=(",", ":")).encode()
+    assert hashlib.sha256(result).hexdigest() == LLAMA_CPP_IDS
 
 
 def test_roles_and_special_tokens(tokenizer: Tokenizer, smollm2: Path) -> None:
@@ -84,17 +84,17 @@ def test_roles_and_special_tokens(tokenizer: Tokenizer, smollm2: Path) -> None:
 
 
 def test_the_tokenizer_is_written_as_it_was_read(tokenizer: Tokenizer, smollm2: Path) -> None:
-    told = open_gguf(smollm2).tokenizer
+    result = open_gguf(smollm2).tokenizer
     for key, value in write_tokenizer(tokenizer, 49152).items():
-        assert as_list(told.get(key, False)) == value, key
+        assert as_list(result.get(key, False)) == value, key
 
 
 def test_every_weight_is_the_librarys(smollm2: Path) -> None:
     source = GGUFSource(read_header(smollm2))
     for tensor in gguf.GGUFReader(smollm2).tensors:
         expected = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy())
-        found = source.read(tensor.name)
-        assert torch.equal(found, expected.view(found.shape)), tensor.name
+        actual = source.read(tensor.name)
+        assert torch.equal(actual, expected.view(actual.shape)), tensor.name
 
 
 def test_the_header_is_read_in_well_under_a_third_of_a_second(smollm2: Path) -> None:
@@ -110,9 +110,9 @@ def test_paris_is_the_capital_of_france_also_after_writing(
     smollm2: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     """llama.cpp gives ' Paris' a log probability of -0.26 with these weights."""
-    config, source, told = open_gguf(smollm2)
+    config, source, result = open_gguf(smollm2)
     weights = {name: source.read(name) for name in source.shapes}
-    template = told["tokenizer.chat_template"]
+    template = result["tokenizer.chat_template"]
     again = write_gguf(tmp_path / "x.gguf", config, weights, tokenizer, template, "f32")
     ids = torch.tensor([tokenizer.encode("The capital of France is", add_special=False)])
     for path in (smollm2, again):
@@ -120,10 +120,10 @@ def test_paris_is_the_capital_of_france_also_after_writing(
         settings = llama.read_hf(HFConfig(config, path))
         model = build_from_source(settings, llama.rules(settings), source, llama.FAMILY.ignored)
         with torch.no_grad():
-            chances = model(ForwardBatch(ids))[0, -1].log_softmax(-1)
-        best = int(chances.argmax())
+            logits = model(ForwardBatch(ids))[0, -1].log_softmax(-1)
+        best = int(logits.argmax())
         assert tokenizer.decode([best]) == " Paris"
-        assert float(chances[best]) == pytest.approx(-0.2578, abs=0.002)
+        assert float(logits[best]) == pytest.approx(-0.2578, abs=0.002)
 
 
 def test_few_bits_give_the_bits_of_the_same_weights_in_floats(
@@ -132,9 +132,9 @@ def test_few_bits_give_the_bits_of_the_same_weights_in_floats(
     few = load_checkpoint(smollm2).model
     monkeypatch.setattr(tensor_source, "can_pack_quantized", lambda device, dtype: False)
     floats = load_checkpoint(smollm2).model
-    found = Counter(m.kind for layer in packed_modules(few) for m in layer.matrices.values())
+    actual = Counter(m.kind for layer in packed_modules(few) for m in layer.matrices.values())
     # four products a layer; the table of words, which is read by row and multiplied by
-    assert found == {"q4": 120, "q8": 2}
+    assert actual == {"q4": 120, "q8": 2}
     state = floats.state_dict()
     for name, tensor in few.state_dict().items():
         assert tensor.view(torch.int32).equal(state[name].view(torch.int32)), name

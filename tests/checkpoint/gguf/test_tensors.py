@@ -50,9 +50,9 @@ def test_tensors_are_read_as_the_library_reads_them(
     source: TensorSource = GGUFSource(read_header(tmp_path / "x.gguf"))
     assert source.shapes == dict.fromkeys(KINDS, (3, 5, 256))
     for kind in KINDS:
-        found = source.read(kind)
-        assert found.dtype == torch.float32 and found.is_contiguous()
-        assert np.array_equal(found.numpy(), expected[kind].reshape(3, 5, 256)), kind
+        result = source.read(kind)
+        assert result.dtype == torch.float32 and result.is_contiguous()
+        assert np.array_equal(result.numpy(), expected[kind].reshape(3, 5, 256)), kind
 
 
 def test_a_part_is_one_entry_of_the_first_dimension(tmp_path: Path) -> None:

@@ -72,15 +72,15 @@ def as_kind(tensor: torch.Tensor, kind: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
 def test_each_kind_comes_back_as_the_library_packs_it(kind: str, tmp_path: Path) -> None:
-    config, source, told = open_gguf(write(tmp_path / "x.gguf", kind))
+    config, source, result = open_gguf(write(tmp_path / "x.gguf", kind))
     assert source.shapes.keys() == tensors().keys()
     for name, tensor in tensors().items():
         # blocks lie along rows, so that the order of rows does not change them
         assert torch.equal(source.read(name), as_kind(tensor, kind)), name
     assert {**CONFIG, **config} == {**config, **CONFIG, "model_type": "llama"}
-    assert told["tokenizer.chat_template"] == "{{ messages }}"
+    assert result["tokenizer.chat_template"] == "{{ messages }}"
     text = "words of the text, 123"
-    assert read_tokenizer(told, source.path).encode(text) == tokenizer().encode(text)
+    assert read_tokenizer(result, source.path).encode(text) == tokenizer().encode(text)
 
 
 def test_types_and_general_metadata(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ def test_types_and_general_metadata(tmp_path: Path) -> None:
     assert types["output_norm.weight"] == types["blk.0.attn_norm.weight"] == "F32"
     assert types["blk.0.ffn_down.weight"] == "F16"
     assert types["blk.0.attn_q.weight"] == types["token_embd.weight"] == "Q8_0"
-    told = header.metadata
-    assert (told["general.file_type"], told["general.quantization_version"]) == (7, 2)
-    assert told["general.name"] == "small.q8"
-    assert told["tokenizer.ggml.eos_token_id"] == 0
+    result = header.metadata
+    assert (result["general.file_type"], result["general.quantization_version"]) == (7, 2)
+    assert result["general.name"] == "small.q8"
+    assert result["tokenizer.ggml.eos_token_id"] == 0
 
 
 def test_tables_that_are_added_stay_in_full(tmp_path: Path) -> None:
@@ -108,15 +108,15 @@ def test_the_library_reads_what_was_written(tmp_path: Path) -> None:
     reader = gguf.GGUFReader(write(tmp_path / "x.gguf", "f16"))
     assert reader.get_field("general.architecture").contents() == "llama"
     assert reader.get_field("llama.attention.head_count_kv").contents() == 2
-    found = {tensor.name: tensor for tensor in reader.tensors}
+    actual = {tensor.name: tensor for tensor in reader.tensors}
     expected = tensors()["model.embed_tokens.weight"].numpy().astype(np.float16)
-    assert np.array_equal(found["token_embd.weight"].data, expected)
+    assert np.array_equal(actual["token_embd.weight"].data, expected)
 
 
 def test_a_second_end_is_written(tmp_path: Path) -> None:
     path = write(tmp_path / "x.gguf", eos_token_id=[0, 5])
-    config, _, told = open_gguf(path)
-    assert told["tokenizer.ggml.eot_token_id"] == 5
+    config, _, result = open_gguf(path)
+    assert result["tokenizer.ggml.eot_token_id"] == 5
     assert config["eos_token_id"] == [0, 5]
 
 
@@ -264,6 +264,6 @@ def test_what_deepseeks_files_cannot_say_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             write_gguf(tmp_path / "x.gguf", config | changes, given, tokenizer())
     even = {**rule, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16}
-    told = {**config, "rope_parameters": even}
-    found = open_gguf(write_gguf(tmp_path / "x.gguf", told, given, tokenizer())).config
-    assert found["rope_scaling"]["mscale"] == found["rope_scaling"]["mscale_all_dim"] == 1.0
+    result = {**config, "rope_parameters": even}
+    actual = open_gguf(write_gguf(tmp_path / "x.gguf", result, given, tokenizer())).config
+    assert actual["rope_scaling"]["mscale"] == actual["rope_scaling"]["mscale_all_dim"] == 1.0

@@ -60,15 +60,15 @@ def waits(patience: int, steps: int = 60) -> list[int]:
     world.add(Request("seed", tuple(range(16)), 1))
     world.run_all()
     came: dict[str, int] = {}
-    found: list[int] = []
+    result: list[int] = []
     for number in range(steps):
         if number % 10 == 0:
             came[f"cold{number}"] = number
             world.add(Request(f"cold{number}", (90, number, 92), 1))
         for i in range(world.scheduler.num_waiting - len(came), 5):
             world.add(Request(f"warm{number}/{i}", (*range(16), number, i), 1))
-        found += [number - came.pop(name) for name in admitted(world.step()) if name in came]
-    return found + [steps - before for before in came.values()]
+        result += [number - came.pop(name) for name in admitted(world.step()) if name in came]
+    return result + [steps - before for before in came.values()]
 
 
 def test_no_request_waits_longer_than_the_bound():

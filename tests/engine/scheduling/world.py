@@ -68,12 +68,12 @@ Beam = tuple[int, int, list[int]]
 
 def next_beams(beams: list[Beam], width: int) -> list[tuple[int, int, int]]:
     """(score, parent, token) of the best children, best first."""
-    found = [
+    actual = [
         (score + token_score(chain, token), parent, token)
         for parent, (score, chain, _) in enumerate(beams)
         for token in range(5)
     ]
-    return sorted(found, key=lambda one: (-one[0], one[1], one[2]))[:width]
+    return sorted(actual, key=lambda one: (-one[0], one[1], one[2]))[:width]
 
 
 def is_search_over(beams: list[Beam], request: Request) -> bool:
@@ -214,8 +214,10 @@ class World:
             for block in range(first_readable_block(chunk.start, window, R), -(-chunk.end // R)):
                 low, high = max(lowest, block * R), min(chunk.end, (block + 1) * R)
                 expected = [hash((value, group)) for value in chain[low:high]]
-                found = self.rows[table[block]][low - block * R : high - block * R]
-                assert found == expected, f"{chunk.sequence_id} reads foreign rows in block {block}"
+                actual = self.rows[table[block]][low - block * R : high - block * R]
+                assert actual == expected, (
+                    f"{chunk.sequence_id} reads foreign rows in block {block}"
+                )
         if chunk.source is not None:
             for group, table in enumerate(chunk.source.page_tables):
                 for block, page in enumerate(table):
@@ -247,8 +249,8 @@ class World:
                 forked[chunk.request.id] = Forked([Child(0, [token]) for token in tokens])
             else:
                 appended[chunk.sequence_id] = self.accepted(chunk, chain)
-        for name, found in beams.items():
-            forked[name] = self.search_step(self.requests[name], found)
+        for name, actual in beams.items():
+            forked[name] = self.search_step(self.requests[name], actual)
         self.note(appended, forked)
         return appended, forked
 

@@ -118,13 +118,13 @@ def results(kernel, leaves, start=0, mask=None, bias=None, **options):
 
 def assert_same(kernel, leaves, tolerance=1e-10, **call):
     expected = results(reference_attention, leaves, **call)
-    found = results(KERNELS[kernel], leaves, **call)
-    for name, one, other in zip(("out", "lse", "dq", "dk", "dv"), found, expected, strict=False):
+    result = results(KERNELS[kernel], leaves, **call)
+    for name, one, other in zip(("out", "lse", "dq", "dk", "dv"), result, expected, strict=False):
         torch.testing.assert_close(
             one, other, atol=tolerance, rtol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
         )
-    assert len(found) == len(expected)
-    for one, other in zip(found[5:], expected[5:], strict=True):
+    assert len(result) == len(expected)
+    for one, other in zip(result[5:], expected[5:], strict=True):
         torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 
@@ -215,7 +215,7 @@ def test_only_out_or_only_lse_may_be_asked_for(kernel, tiles):
     for which in (0, 1):
         leaves = inputs()
         mask = masks(T)["causal window"]
-        found, expected = (
+        result, expected = (
             torch.autograd.grad(
                 run(AttentionCall(leaves[0], DenseView(*leaves[1:]), mask))[which].sum(),
                 leaves,
@@ -223,7 +223,7 @@ def test_only_out_or_only_lse_may_be_asked_for(kernel, tiles):
             )
             for run in (KERNELS[kernel], reference_attention)
         )
-        for one, other in zip(found, expected, strict=True):
+        for one, other in zip(result, expected, strict=True):
             torch.testing.assert_close(
                 torch.zeros(()) if one is None else one.sum(),
                 torch.zeros(()) if other is None else other.sum(),

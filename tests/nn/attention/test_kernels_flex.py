@@ -44,9 +44,9 @@ def test_flex_equals_the_reference(mask, start):
     for bias, softcap in ((None, None), (Slope(), 2.0)):
         call = AttentionCall(q, view, mask, bias, softcap=softcap)
         with torch.no_grad():
-            found = flex_attention(call)
+            result = flex_attention(call)
         expected = reference_attention(call)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_flex_is_for_gpus():

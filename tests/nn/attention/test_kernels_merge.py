@@ -26,15 +26,15 @@ def leaves():
 @pytest.mark.parametrize("cut", [1, 3, 6])
 def test_two_parts_merge_into_the_whole_with_its_gradients(kernel, cut):
     q, k, v = leaves()
-    found, expected = (
+    result, expected = (
         halves(kernel, q, k, v, cut),
         KERNELS["reference"](AttentionCall(q, DenseView(k, v))),
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
     weights = [torch.randn(x.shape, dtype=x.dtype) for x in expected]
     grads = [
         torch.autograd.grad(sum((x * w).sum() for x, w in zip(xs, weights, strict=True)), (q, k, v))
-        for xs in (found, expected)
+        for xs in (result, expected)
     ]
     torch.testing.assert_close(*grads)
 

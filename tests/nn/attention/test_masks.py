@@ -121,8 +121,8 @@ def test_bounds_broadcast_over_a_grid_of_tiles():
     lo, hi = torch.tensor([0, 3, 5]), torch.tensor([2, 4, 6])
     grid = torch.broadcast_tensors(lo[:, None], hi[:, None], lo, hi)
     for mask, _ in ATOMS.values():
-        found = mask.bounds(lo[:, None], hi[:, None], lo, hi)
-        for one, other in zip(found, mask.bounds(*grid), strict=True):
+        result = mask.bounds(lo[:, None], hi[:, None], lo, hi)
+        for one, other in zip(result, mask.bounds(*grid), strict=True):
             assert one.shape[1:] == (3, 3) and one.equal(other)
 
 

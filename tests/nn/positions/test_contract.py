@@ -76,14 +76,16 @@ def test_positions_may_differ_by_row(kind: str) -> None:
     position = build(kind)
     positions_BT = torch.tensor([[0, 1, 2, 3, 4], [9, 10, 11, 12, 13]])
     x_BTD, x_BTHO = torch.randn(B, T, D), torch.randn(B, T, H, C)
-    added, turned = (
+    added, rotated = (
         position.add(x_BTD, positions_BT),
         position.rotate_queries(x_BTHO, positions_BT, 14),
     )
     for b in range(B):
         row = slice(b, b + 1)
         assert torch.equal(added[row], position.add(x_BTD[row], positions_BT[row]))
-        assert torch.equal(turned[row], position.rotate_queries(x_BTHO[row], positions_BT[row], 14))
+        assert torch.equal(
+            rotated[row], position.rotate_queries(x_BTHO[row], positions_BT[row], 14)
+        )
 
 
 @pytest.mark.parametrize("kind", RELATIVE)

@@ -125,8 +125,8 @@ def test_each_rule_turns_as_llama(rule: str, num_positions: int) -> None:
     rotary = llama.LlamaRotaryEmbedding(their_config(theirs, base))
     cos, sin = rotary(x_BTHO, positions_1T)
     expected, _ = llama.apply_rotary_pos_emb(x_BTHO, x_BTHO, cos, sin, unsqueeze_dim=2)
-    turned = build(base=base, scaling=ours).rotate(x_BTHO, positions_1T, num_positions)
-    torch.testing.assert_close(turned, expected, atol=5e-6, rtol=1e-5)
+    rotated = build(base=base, scaling=ours).rotate(x_BTHO, positions_1T, num_positions)
+    torch.testing.assert_close(rotated, expected, atol=5e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "none"])
@@ -145,10 +145,10 @@ def test_each_rule_has_their_speeds_for_a_part_of_the_head(rule: str) -> None:
 
 def test_a_part_of_the_head_turns_and_the_rest_stays() -> None:
     x_BTHO, positions_1T = torch.randn(B, T, H, O), torch.arange(3, 3 + T)[None]
-    turned = build(fraction=0.25).rotate(x_BTHO, positions_1T, T)
+    rotated = build(fraction=0.25).rotate(x_BTHO, positions_1T, T)
     small = build(rotary_size=4).rotate(x_BTHO[..., :4], positions_1T, T)
-    assert torch.equal(turned[..., :4], small)
-    assert torch.equal(turned[..., 4:], x_BTHO[..., 4:])
+    assert torch.equal(rotated[..., :4], small)
+    assert torch.equal(rotated[..., 4:], x_BTHO[..., 4:])
 
 
 def test_interleaved_turns_as_gptj() -> None:
@@ -159,8 +159,8 @@ def test_interleaved_turns_as_gptj() -> None:
     table = gptj.create_sinusoidal_positions(MAX_LEN, O)[positions_BT]
     sin, cos = table.chunk(2, dim=-1)
     expected = gptj.apply_rotary_pos_emb(x_BTHO, sin, cos)
-    turned = build(layout="interleaved").rotate(x_BTHO, positions_BT, T)
-    torch.testing.assert_close(turned, expected)
+    rotated = build(layout="interleaved").rotate(x_BTHO, positions_BT, T)
+    torch.testing.assert_close(rotated, expected)
 
 
 DEEPSEEK_YARN = {
@@ -186,8 +186,8 @@ def test_interleaved_turns_as_deepseek_v2() -> None:
     x_BHTO = x_BTHO.transpose(1, 2)
     expected, _ = deepseek_v2.apply_rotary_emb(x_BHTO, x_BHTO, turns)
     position = build(layout="interleaved", scaling=OUR_DEEPSEEK_YARN)
-    turned = position.rotate(x_BTHO, positions_1T, 70)
-    torch.testing.assert_close(turned, expected.transpose(1, 2), atol=5e-6, rtol=1e-5)
+    rotated = position.rotate(x_BTHO, positions_1T, 70)
+    torch.testing.assert_close(rotated, expected.transpose(1, 2), atol=5e-6, rtol=1e-5)
 
 
 def test_scores_are_deepseek_v3s_whose_result_lies_in_another_order() -> None:

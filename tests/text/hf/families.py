@@ -167,8 +167,8 @@ def marian(folder: Path, codes: tuple[str, ...] = (">>fra<<", ">>deu_Latn<<")) -
     """Two sides that know different words and characters."""
     source = spm_bytes("unigram", stop=150, vocab_size=300)
     target = spm_bytes("unigram", start=60, vocab_size=350)
-    found = dict.fromkeys([*pieces_of(source), *pieces_of(target)])
-    own = [piece for piece in found if piece not in ("<s>", "</s>", "<unk>")]
+    result = dict.fromkeys([*pieces_of(source), *pieces_of(target)])
+    own = [piece for piece in result if piece not in ("<s>", "</s>", "<unk>")]
     vocabulary = {name: i for i, name in enumerate(["</s>", "<unk>", *own, *codes, "<pad>"])}
     return write(
         folder,

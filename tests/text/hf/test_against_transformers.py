@@ -33,8 +33,8 @@ def compare(name: str, ours: list[list[int]], theirs: list[list[int]], special: 
     differ = [i for i in range(len(ours)) if ours[i] != theirs[i]]
     assert len(differ) <= READS_SPECIALS_OUT_OF_TEXT.get(name, 0)
     for index in differ:
-        found = [sum(token in special for token in row[index]) for row in (ours, theirs)]
-        assert found[0] < found[1]
+        result = [sum(token in special for token in row[index]) for row in (ours, theirs)]
+        assert result[0] < result[1]
 
 
 def test_text_has_the_ids_of_the_original(pair):
@@ -70,8 +70,8 @@ def test_ids_become_the_text_that_the_original_gives(pair):
     for text in hard_strings(300, seed=2):
         ids = ours.encode(text)
         expected = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        found = ours.decode(ids)
-        assert (found.strip() if name == "marian" else found) == expected
+        result = ours.decode(ids)
+        assert (result.strip() if name == "marian" else result) == expected
 
 
 def test_roles_and_size_are_those_of_the_original(pair):

@@ -199,7 +199,7 @@ def test_what_berts_files_may_not_ask_for_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "model_type", "name"),
+    ("tokenizer_class", "model_type", "name"),
     [
         ("LlamaTokenizerFast", "mistral", "llama"),
         ("XLMRobertaTokenizer", None, "xlmroberta"),
@@ -209,8 +209,10 @@ def test_what_berts_files_may_not_ask_for_is_refused(tmp_path):
         (["x"], "bert", "bert"),
     ],
 )
-def test_the_family_is_the_class_that_the_config_names_else_the_models_type(told, model_type, name):
-    assert family_name({"tokenizer_class": told}, model_type) == name
+def test_the_family_is_the_class_that_the_config_names_else_the_models_type(
+    tokenizer_class, model_type, name
+):
+    assert family_name({"tokenizer_class": tokenizer_class}, model_type) == name
 
 
 def test_a_family_that_nobody_names_is_the_usual_one_of_the_files(tmp_path):

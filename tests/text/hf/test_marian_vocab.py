@@ -83,10 +83,10 @@ def test_two_tables_of_ids_are_kept_apart(tmp_path):
     ours, theirs = load_tokenizer(folder), MarianTokenizer.from_pretrained(folder)
     texts = list(hard_strings(300))
     expected = theirs(text_target=texts, split_special_tokens=True)["input_ids"]
-    found = ours.target.encode_batch(texts)
+    result = ours.target.encode_batch(texts)
     # the original takes the end's id from the source's table
-    assert [row[:-1] for row in found] == [row[:-1] for row in expected]
-    assert ours.decode(found[5]) == ours.target.decode(found[5])
+    assert [row[:-1] for row in result] == [row[:-1] for row in expected]
+    assert ours.decode(result[5]) == ours.target.decode(result[5])
 
 
 def test_both_sides_survive_saving_and_copying(pair, tmp_path):

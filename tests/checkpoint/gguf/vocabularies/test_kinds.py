@@ -23,14 +23,14 @@ PLACE = Path("x.gguf")
 
 def metadata(**more: Any) -> dict[str, Any]:
     """A SentencePiece vocabulary of a few tokens."""
-    told = {
+    result = {
         "model": "llama",
         "tokens": ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "ab", "<tool>"],
         "scores": np.array([0, 0, 0, -3, -4, -5, -1, 0], dtype=np.float32),
         "token_type": np.array([2, 3, 3, 1, 1, 1, 1, 4], dtype=np.int32),
         **more,
     }
-    return {f"tokenizer.ggml.{key}": value for key, value in told.items() if value is not None}
+    return {f"tokenizer.ggml.{key}": value for key, value in result.items() if value is not None}
 
 
 def test_roles_come_from_the_file_or_from_customary_names() -> None:
@@ -44,23 +44,23 @@ def test_roles_come_from_the_file_or_from_customary_names() -> None:
 
 
 def test_a_file_without_types_has_special_tokens_by_their_roles() -> None:
-    told = metadata(token_type=None, bos_token_id=1, eos_token_id=2, unknown_token_id=0)
-    found = read_tokenizer(told, PLACE)
-    assert 2 not in found.encode("a</s>")
-    assert found.encode("a</s>", parse_special=True)[-1] == 2
+    result = metadata(token_type=None, bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+    actual = read_tokenizer(result, PLACE)
+    assert 2 not in actual.encode("a</s>")
+    assert actual.encode("a</s>", parse_special=True)[-1] == 2
 
 
 def test_begin_and_end_go_around_one_text_and_two() -> None:
-    found = read_tokenizer(metadata(add_eos_token=True), PLACE)
-    assert found.encode("ab") == [1, 3, 6, 2]
-    assert found.backend.encode("ab", "a").ids == [1, 3, 6, 2, 3, 4, 2]
-    assert found.backend.encode("ab", "a").type_ids == [0, 0, 0, 0, 1, 1, 1]
+    actual = read_tokenizer(metadata(add_eos_token=True), PLACE)
+    assert actual.encode("ab") == [1, 3, 6, 2]
+    assert actual.backend.encode("ab", "a").ids == [1, 3, 6, 2, 3, 4, 2]
+    assert actual.backend.encode("ab", "a").type_ids == [0, 0, 0, 0, 1, 1, 1]
 
 
 def test_empty_tokens_get_names() -> None:
-    told = metadata(tokens=["<unk>", "<s>", "</s>", "", "a", "b", "ab", ""])
-    found = read_tokenizer(told, PLACE)
-    assert found.pieces([3, 7]) == ["[EMPTY_3]", "[EMPTY_7]"]
+    result = metadata(tokens=["<unk>", "<s>", "</s>", "", "a", "b", "ab", ""])
+    actual = read_tokenizer(result, PLACE)
+    assert actual.pieces([3, 7]) == ["[EMPTY_3]", "[EMPTY_7]"]
 
 
 REFUSED = {
@@ -112,13 +112,13 @@ def test_a_vocabulary_larger_than_the_model_is_refused() -> None:
 def test_ends_of_a_text_are_all_tokens_that_mean_it() -> None:
     tokens = ["<s>", "<|im_end|>", "<|endoftext|>", "a", "<|eot_id|>"]
     types = np.array([3, 3, 3, 1, 1], dtype=np.int32)
-    told = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
-    assert read_special_ids(told) == {"eos_token_id": [1, 2]}
-    told |= {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 3}
-    assert read_special_ids(told)["eos_token_id"] == [2, 3, 1]
-    told |= {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.padding_token_id": 77}
-    assert read_special_ids(told)["bos_token_id"] == 0 and "pad_token_id" not in read_special_ids(
-        told
+    result = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    assert read_special_ids(result) == {"eos_token_id": [1, 2]}
+    result |= {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 3}
+    assert read_special_ids(result)["eos_token_id"] == [2, 3, 1]
+    result |= {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.padding_token_id": 77}
+    assert read_special_ids(result)["bos_token_id"] == 0 and "pad_token_id" not in read_special_ids(
+        result
     )
     assert read_special_ids({"tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.eos_token_id": 0}) == {
         "eos_token_id": 0

@@ -117,21 +117,21 @@ def test_merges_are_those_that_transformers_derives(llama: SentencePieceProcesso
 
 
 def test_a_file_with_merges_uses_them(llama: SentencePieceProcessor) -> None:
-    told = described(llama, "llama")
-    plain = read_tokenizer(told, PLACE)
-    merges = [" ".join(m) for m in merges_from_scores(scores_of(told))]
-    told["tokenizer.ggml.merges"] = merges
-    told["tokenizer.ggml.scores"] = np.zeros(llama.vocab_size(), dtype=np.float32)
-    other = read_tokenizer(told, PLACE)
+    result = described(llama, "llama")
+    plain = read_tokenizer(result, PLACE)
+    merges = [" ".join(m) for m in merges_from_scores(scores_of(result))]
+    result["tokenizer.ggml.merges"] = merges
+    result["tokenizer.ggml.scores"] = np.zeros(llama.vocab_size(), dtype=np.float32)
+    other = read_tokenizer(result, PLACE)
     for text in hard_texts(200):
         assert other.encode(text) == plain.encode(text), ascii(text)
 
 
-def scores_of(told: dict[str, Any]) -> dict[str, float]:
+def scores_of(result: dict[str, Any]) -> dict[str, float]:
     rows = zip(
-        told["tokenizer.ggml.tokens"],
-        told["tokenizer.ggml.scores"].tolist(),
-        told["tokenizer.ggml.token_type"].tolist(),
+        result["tokenizer.ggml.tokens"],
+        result["tokenizer.ggml.scores"].tolist(),
+        result["tokenizer.ggml.token_type"].tolist(),
         strict=True,
     )
     return {token: score for token, score, kind in rows if kind == 1}
@@ -139,22 +139,22 @@ def scores_of(told: dict[str, Any]) -> dict[str, float]:
 
 def test_a_tokenizer_is_written_so_that_it_reads_the_same(llama: SentencePieceProcessor) -> None:
     first = read_tokenizer(described(llama, "llama"), PLACE)
-    told = write_tokenizer(first, llama.vocab_size() + 7)
-    assert told["tokenizer.ggml.add_space_prefix"] is True
-    assert told["tokenizer.ggml.add_bos_token"] is True
-    assert told["tokenizer.ggml.tokens"][-1] == f"[PAD{llama.vocab_size() + 6}]"
-    types = told["tokenizer.ggml.token_type"]
+    result = write_tokenizer(first, llama.vocab_size() + 7)
+    assert result["tokenizer.ggml.add_space_prefix"] is True
+    assert result["tokenizer.ggml.add_bos_token"] is True
+    assert result["tokenizer.ggml.tokens"][-1] == f"[PAD{llama.vocab_size() + 6}]"
+    types = result["tokenizer.ggml.token_type"]
     assert types[:3] == [2, 3, 3] and types.count(6) == 256 and types[-7:] == [5] * 7
-    again = read_tokenizer(as_read(told), PLACE)
+    again = read_tokenizer(as_read(result), PLACE)
     for text in hard_texts(1000):
         assert again.encode(text) == first.encode(text), ascii(text)
 
 
-def as_read(told: dict[str, Any]) -> dict[str, Any]:
+def as_read(result: dict[str, Any]) -> dict[str, Any]:
     """Lists of numbers as a header gives them."""
     return {
         key: np.array(value) if isinstance(value, list) and not isinstance(value[0], str) else value
-        for key, value in told.items()
+        for key, value in result.items()
     }
 
 
@@ -169,10 +169,10 @@ def metaspace(split: bool) -> Tokenizer:
 
 
 def test_transformers_way_to_mark_spaces_is_written_too() -> None:
-    told = write_tokenizer(metaspace(False), 6)
-    assert told["tokenizer.ggml.model"] == "llama"
-    assert told["tokenizer.ggml.add_space_prefix"] is True
-    again = read_tokenizer(as_read(told), PLACE)
+    result = write_tokenizer(metaspace(False), 6)
+    assert result["tokenizer.ggml.model"] == "llama"
+    assert result["tokenizer.ggml.add_space_prefix"] is True
+    again = read_tokenizer(as_read(result), PLACE)
     assert again.encode("ab a", add_special=False) == metaspace(False).encode("ab a")
     with pytest.raises(UsageError, match="steps besides those for spaces .Metaspace that splits"):
         write_tokenizer(metaspace(True), 6)
@@ -195,8 +195,8 @@ def test_merges_that_no_scores_give_are_refused() -> None:
 
 
 def test_scores_must_be_one_a_token(llama: SentencePieceProcessor) -> None:
-    told = described(llama, "llama", scores=np.zeros(3, dtype=np.float32))
+    result = described(llama, "llama", scores=np.zeros(3, dtype=np.float32))
     with pytest.raises(
         DataError, match="scores is not 1100 numbers: it must be one number per token"
     ):
-        read_tokenizer(told, PLACE)
+        read_tokenizer(result, PLACE)

@@ -66,10 +66,10 @@ def test_ids_are_those_of_sentencepiece_where_text_is_kept(plain: SentencePieceP
     assert ours.frame == ([], [1])
     tied = 0
     for text in filter(spells_nothing_special, hard_texts(1000)):
-        found, expected = ours.encode(text, add_special=False), plain.encode(text)
-        if found != expected:
+        actual, expected = ours.encode(text, add_special=False), plain.encode(text)
+        if actual != expected:
             # runs of one letter: several ways of the same score, summed in another precision
-            scores = [sum(map(plain.get_score, ids)) for ids in (found, expected)]
+            scores = [sum(map(plain.get_score, ids)) for ids in (actual, expected)]
             assert scores[0] == pytest.approx(scores[1], rel=1e-6), ascii(text)
             tied += 1
     assert tied < 10
@@ -107,12 +107,12 @@ def test_text_that_spells_a_control_token_stays_text(usual: SentencePieceProcess
 
 def test_a_tokenizer_is_written_so_that_it_reads_the_same(usual: SentencePieceProcessor) -> None:
     first = read_tokenizer(t5_described(usual), PLACE)
-    told = write_tokenizer(first, 433)
-    assert told["tokenizer.ggml.precompiled_charsmap"] == charsmap(usual)
-    assert told["tokenizer.ggml.add_eos_token"] and not told["tokenizer.ggml.add_bos_token"]
-    data = told["tokenizer.ggml.precompiled_charsmap"]
-    told["tokenizer.ggml.precompiled_charsmap"] = np.frombuffer(data, dtype=np.uint8)
-    again = read_tokenizer(as_read(told), PLACE)
+    result = write_tokenizer(first, 433)
+    assert result["tokenizer.ggml.precompiled_charsmap"] == charsmap(usual)
+    assert result["tokenizer.ggml.add_eos_token"] and not result["tokenizer.ggml.add_bos_token"]
+    data = result["tokenizer.ggml.precompiled_charsmap"]
+    result["tokenizer.ggml.precompiled_charsmap"] = np.frombuffer(data, dtype=np.uint8)
+    again = read_tokenizer(as_read(result), PLACE)
     for text in hard_texts(1000):
         assert again.encode(text) == first.encode(text), ascii(text)
 
@@ -120,10 +120,10 @@ def test_a_tokenizer_is_written_so_that_it_reads_the_same(usual: SentencePiecePr
 def test_transformers_own_t5_is_written_too(usual: SentencePieceProcessor) -> None:
     vocab = [(usual.id_to_piece(i), usual.get_score(i)) for i in range(usual.vocab_size())]
     theirs = T5Tokenizer(vocab=vocab, extra_ids=0, _spm_precompiled_charsmap=charsmap(usual))
-    told = write_tokenizer(Tokenizer(theirs.backend_tokenizer), 430)
-    assert told["tokenizer.ggml.model"] == "t5"
-    assert told["tokenizer.ggml.remove_extra_whitespaces"] is True
-    assert told["tokenizer.ggml.unknown_token_id"] == 2
+    result = write_tokenizer(Tokenizer(theirs.backend_tokenizer), 430)
+    assert result["tokenizer.ggml.model"] == "t5"
+    assert result["tokenizer.ggml.remove_extra_whitespaces"] is True
+    assert result["tokenizer.ggml.unknown_token_id"] == 2
 
 
 def test_steps_that_gguf_has_no_word_for_are_refused() -> None:
@@ -135,10 +135,10 @@ def test_steps_that_gguf_has_no_word_for_are_refused() -> None:
 
 
 def test_what_cannot_be_read_is_named(plain: SentencePieceProcessor) -> None:
-    told = described(plain, "t5")
-    bad = {**told, "tokenizer.ggml.precompiled_charsmap": np.arange(64, dtype=np.uint8)}
+    result = described(plain, "t5")
+    bad = {**result, "tokenizer.ggml.precompiled_charsmap": np.arange(64, dtype=np.uint8)}
     with pytest.raises(DataError, match="precompiled_charsmap cannot be used"):
         read_tokenizer(bad, PLACE)
-    del told["tokenizer.ggml.scores"]
+    del result["tokenizer.ggml.scores"]
     with pytest.raises(DataError, match="has no tokenizer.ggml.scores"):
-        read_tokenizer(told, PLACE)
+        read_tokenizer(result, PLACE)

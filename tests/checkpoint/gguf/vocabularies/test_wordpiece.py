@@ -84,10 +84,10 @@ def test_a_file_may_say_how_text_is_written() -> None:
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_a_tokenizer_is_written_so_that_it_reads_the_same(lowercase: bool) -> None:
-    told = described(lowercase)
-    first = read_tokenizer(told, PLACE)
-    back = write_tokenizer(first, len(told["tokenizer.ggml.tokens"]))
-    assert back["tokenizer.ggml.tokens"] == told["tokenizer.ggml.tokens"]
+    result = described(lowercase)
+    first = read_tokenizer(result, PLACE)
+    back = write_tokenizer(first, len(result["tokenizer.ggml.tokens"]))
+    assert back["tokenizer.ggml.tokens"] == result["tokenizer.ggml.tokens"]
     assert back["tokenizer.ggml.normalizer.lowercase"] is lowercase
     assert back["tokenizer.ggml.seperator_token_id"] == 4
     assert "tokenizer.ggml.eos_token_id" not in back
