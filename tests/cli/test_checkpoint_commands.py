@@ -106,7 +106,7 @@ def test_a_model_of_ours_is_written_for_transformers_and_read_back(
     assert "already exists" in capsys.readouterr().err
 
 
-def test_a_model_that_no_family_can_say_is_told_what_is_in_the_way(
+def test_the_error_names_the_settings_that_no_family_supports(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     folder = tiny_folder(tmp_path / "model", **{**MARIAN, "norm": {"placement": "before"}})

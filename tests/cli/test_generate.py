@@ -117,7 +117,7 @@ def test_several_answers_to_each_prompt(ask, writer, prompts) -> None:
     assert [one["text"] for one in result[:3]] == texts
 
 
-def test_log_probabilities_are_told_with_their_tokens(ask) -> None:
+def test_log_probabilities_are_printed_with_their_tokens(ask) -> None:
     (result,) = objects(ask("the", "--json", "--logprobs", 2, "--max-tokens", 5))
     assert list(result) == [*KEYS[:-1], "logprobs", "usage"]
     assert [one["id"] for one in result["logprobs"]] == result["tokens"]

@@ -65,7 +65,7 @@ def test_set_changes_one_part(recipe: str, capsys: pytest.CaptureFixture[str]) -
     assert result["kv_bytes_per_token"] == 2 * 2 * 8 * 4
 
 
-def test_a_model_folder_is_told_like_its_recipe(
+def test_a_model_folder_is_described_like_its_recipe(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["info", recipe, "--json"]) == 0

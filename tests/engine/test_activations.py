@@ -37,14 +37,14 @@ def test_a_request_has_the_same_bits_however_it_is_served(path: Path) -> None:
         return Engine(loaded.model, None, EngineConfig(**{**INT8, **config}))
 
     alone = engine(prefix_cache="none")
-    writings = requests(alone)
-    expected = run(alone, writings, at_once=False)
-    exact = run(Engine(weft.load(path).model, None, EngineConfig(**SMALL)), writings)
+    generation_requests = requests(alone)
+    expected = run(alone, generation_requests, at_once=False)
+    exact = run(Engine(weft.load(path).model, None, EngineConfig(**SMALL)), generation_requests)
     assert expected != exact, "this must not have been the exact product"
     for config in ({}, {"preempt_every": 3}, {"token_budget": 5, "max_running": 4}):
         batched = engine(**config)
-        assert run(batched, writings) == expected, config
-        assert run(batched, writings[::-1])[::-1] == expected, "warm"
+        assert run(batched, generation_requests) == expected, config
+        assert run(batched, generation_requests[::-1])[::-1] == expected, "warm"
 
 
 def test_logits_are_near_the_exact_ones(path: Path) -> None:

@@ -73,10 +73,10 @@ def test_bits_are_those_of_single_passes(width, name, kind, threads, calls, monk
     torch.set_num_threads(threads)
     try:
         one, many = engine(KINDS[kind], num_steps=1), engine(KINDS[kind], num_steps=8)
-        writings = searches(one, width=width, banned=(7, 8))
-        wanted = search(one, writings)
+        requests = searches(one, width=width, banned=(7, 8))
+        wanted = search(one, requests)
         assert not calls
-        assert search(many, writings) == wanted
+        assert search(many, requests) == wanted
     finally:
         torch.set_num_threads(before)
     assert set(calls) == {name}
@@ -85,33 +85,33 @@ def test_bits_are_those_of_single_passes(width, name, kind, threads, calls, monk
 @pytest.mark.parametrize("kind", OTHERS)
 def test_models_that_it_does_not_know_go_through_their_modules(kind, calls):
     one, many = engine(OTHERS[kind], num_steps=1), engine(OTHERS[kind], num_steps=8)
-    writings = searches(one)
-    assert search(many, writings) == search(one, writings)
+    requests = searches(one)
+    assert search(many, requests) == search(one, requests)
     assert not calls
 
 
 def test_an_end_that_is_forced_takes_one_pass_and_the_others_go_on(calls):
     """Behind its last token a search must end; the searches beside it are in the middle."""
     one, many = engine(KINDS["marian"], num_steps=1), engine(KINDS["marian"], num_steps=8)
-    writings = [replace(writing, ends=frozenset([3])) for writing in searches(one)]
-    assert search(many, writings) == search(one, writings)
+    requests = [replace(request, ends=frozenset([3])) for request in searches(one)]
+    assert search(many, requests) == search(one, requests)
     assert set(calls) == {"top_k", "greedy"}
 
 
 @pytest.mark.parametrize("part", ["decoder", "decoder.embedding", "decoder.norm", "head"])
 def test_who_looks_inside_sees_every_pass(part, calls):
     many = engine(KINDS["grouped"], num_steps=8)
-    writings, seen = searches(many), []
-    wanted = search(many, writings)
+    requests, seen = searches(many), []
+    wanted = search(many, requests)
     assert calls
     calls.clear()
     again = engine(KINDS["grouped"], num_steps=8)
     again.model.get_submodule(part).register_forward_hook(lambda *_: seen.append(1))
-    assert search(again, writings) == wanted
+    assert search(again, requests) == wanted
     assert seen and not calls
 
 
-def test_some_lanes_go_at_a_time(monkeypatch):
+def test_sequences_run_in_groups_that_fit_the_cache(monkeypatch):
     made: list[tuple[int, int]] = []
     known = CompiledStack.greedy_batch
 
@@ -128,10 +128,10 @@ def test_some_lanes_go_at_a_time(monkeypatch):
 
 def test_passes_of_a_heavy_model_are_a_call_each(calls, monkeypatch):
     many = engine(KINDS["marian"], num_steps=8)
-    writings = searches(many)
-    wanted = search(many, writings)
+    requests = searches(many)
+    wanted = search(many, requests)
     assert set(calls) == {"greedy"}
     calls.clear()
     monkeypatch.setattr(compiled_stack, "LIGHT_MODEL_BYTES", 0)
-    assert search(engine(KINDS["marian"], num_steps=8), writings) == wanted
+    assert search(engine(KINDS["marian"], num_steps=8), requests) == wanted
     assert set(calls) == {"top_k"}

@@ -106,7 +106,7 @@ def test_a_wrong_byte_spoils_one_character() -> None:
     assert "".join(fed(stream, ids[:3])) == "a" and stream.finish == FinishReason("stop", "\ufffd")
 
 
-def test_the_reason_is_told_and_what_was_held_is_shown() -> None:
+def test_the_finish_reason_is_set_and_pending_text_is_returned() -> None:
     tokenizer = trained("bpe")
     ids, end = tokenizer.encode("the cat", add_special=False), tokenizer.id_of("end")
     stream = Detokenizer(tokenizer, ["cat!", "dog"], [end])

@@ -58,13 +58,17 @@ def requests(engine: Engine, number: int = 12, seed: int = 1) -> list[Generation
     return made
 
 
-def long_ones(writings: list[GenerationRequest]) -> list[GenerationRequest]:
+def long_ones(generation_requests: list[GenerationRequest]) -> list[GenerationRequest]:
     """Greedy texts that are long enough to repeat themselves."""
     sampling = SamplingParams(temperature=0.0, logprobs=2)
-    return [GenerationRequest(w.prompt[:2], 36, w.source, sampling) for w in writings[:3]]
+    return [
+        GenerationRequest(w.prompt[:2], 36, w.source, sampling) for w in generation_requests[:3]
+    ]
 
 
-def run(engine: Engine, writings: list[GenerationRequest], at_once: bool = True) -> list[list[Any]]:
+def run(
+    engine: Engine, generation_requests: list[GenerationRequest], at_once: bool = True
+) -> list[list[Any]]:
     """Tokens and log-probabilities of each request, in order."""
     result: dict[str, list[Any]] = {}
 
@@ -73,8 +77,8 @@ def run(engine: Engine, writings: list[GenerationRequest], at_once: bool = True)
             for update in engine.step():
                 result[update.request_id] += contents(update)
 
-    for writing in writings:
-        result[engine.submit(writing)] = []
+    for generation_request in generation_requests:
+        result[engine.submit(generation_request)] = []
         if not at_once:
             serve()
     serve()
@@ -90,10 +94,10 @@ def contents(update: RequestOutput) -> list[Any]:
 @pytest.mark.parametrize("packed", [False, True], ids=["torch's linear", "packed"])
 def test_greedy_tokens_are_those_of_uncached_passes(name: str, packed: bool) -> None:
     engine = make(name)
-    writings = requests(engine)
+    generation_requests = requests(engine)
     greedy = [
         GenerationRequest(w.prompt, 8, w.source, SamplingParams(temperature=0, logprobs=0))
-        for w in writings
+        for w in generation_requests
     ]
     expected = [plain.greedy(engine.model, w.prompt, 8, source=w.source) for w in greedy]
     if packed:
@@ -132,14 +136,16 @@ def test_a_request_has_the_same_bits_however_it_is_served(
 ) -> None:
     alone = make(name, prefix_cache="none")
     pack_model(alone.model)
-    writings = requests(alone)
+    generation_requests = requests(alone)
     if "speculate" in config:
-        writings += long_ones(writings)
-    expected = run(alone, writings, at_once=False)
+        generation_requests += long_ones(generation_requests)
+    expected = run(alone, generation_requests, at_once=False)
     engine = make(name, **config)
     pack_model(engine.model)
-    assert run(engine, writings, at_once) == expected
-    assert run(engine, writings[::-1], at_once)[::-1] == expected  # now with a warm cache
+    assert run(engine, generation_requests, at_once) == expected
+    assert (
+        run(engine, generation_requests[::-1], at_once)[::-1] == expected
+    )  # now with a warm cache
     pool = engine.kv_cache.pool
     assert pool.num_free + pool.num_evictable == pool.num_usable
     check_exercised(engine, config)

@@ -39,8 +39,10 @@ def searches(
     endless = search(make(engine, num_steps=1), made)
     written = [one[0].ids for one in endless]
     return [
-        replace(writing, ends=frozenset([ids[len(ids) // 2]])) if place % 4 else writing
-        for place, (writing, ids) in enumerate(zip(made, written, strict=True))
+        replace(generation_request, ends=frozenset([ids[len(ids) // 2]]))
+        if place % 4
+        else generation_request
+        for place, (generation_request, ids) in enumerate(zip(made, written, strict=True))
     ]
 
 
@@ -51,10 +53,10 @@ def make(like: str | Engine, **config: Any) -> Engine:
     return test_engine.make(like, **config)
 
 
-def search(engine: Engine, writings: list[GenerationRequest]) -> list[list[Hypothesis]]:
-    result = dict(EngineClient(engine).search(writings))
+def search(engine: Engine, requests: list[GenerationRequest]) -> list[list[Hypothesis]]:
+    result = dict(EngineClient(engine).search(requests))
     audit(engine.scheduler.state)
-    return [result[place] for place in range(len(writings))]
+    return [result[place] for place in range(len(requests))]
 
 
 @pytest.mark.parametrize("rules", [{}, {"first": 9}, {"banned": (5, 6, 8)}], ids=str)
@@ -62,11 +64,14 @@ def search(engine: Engine, writings: list[GenerationRequest]) -> list[list[Hypot
 @pytest.mark.parametrize("width", [1, 4])
 def test_found_are_the_same_bits(width, name, rules):
     one, many = make(name, num_steps=1), make(name, num_steps=8)
-    writings = searches(one, width=width, **rules)
-    result = search(many, writings)
-    assert result == search(one, writings)
-    pairs = zip(result, writings, strict=True)
-    assert sum(len(best.ids) < writing.max_tokens for (best,), writing in pairs) > 8
+    requests = searches(one, width=width, **rules)
+    result = search(many, requests)
+    assert result == search(one, requests)
+    pairs = zip(result, requests, strict=True)
+    assert (
+        sum(len(best.ids) < generation_request.max_tokens for (best,), generation_request in pairs)
+        > 8
+    )
     ours, theirs = many.statistics(), one.statistics()
     assert ours.steps < theirs.steps
     assert ours.computed_tokens == theirs.computed_tokens
@@ -77,14 +82,14 @@ def test_found_are_the_same_bits(width, name, rules):
 @pytest.mark.parametrize("width", [1, 3])
 def test_they_are_when_some_are_preempted_or_wait(width, name, config, monkeypatch):
     one, many = make(name, num_steps=1), make(name, num_steps=8, **config)
-    writings, plans, plan = searches(one, width=width), [], many.scheduler.schedule
+    requests, plans, plan = searches(one, width=width), [], many.scheduler.schedule
 
     def watched(drafts: Any) -> Plan:
         plans.append(plan(drafts))
         return plans[-1]
 
     monkeypatch.setattr(many.scheduler, "schedule", watched)
-    assert search(many, writings) == search(one, writings)
+    assert search(many, requests) == search(one, requests)
     # where pages are scarce most plans have one pass
     assert any(plan.num_steps > 1 for plan in plans)
     assert "preempt_every" not in config or many.statistics().preemptions > 0
@@ -93,24 +98,24 @@ def test_they_are_when_some_are_preempted_or_wait(width, name, config, monkeypat
 @pytest.mark.parametrize("width", [1, 3])
 def test_who_has_other_rules_keeps_them_in_company(width):
     one, many = make("bias", num_steps=1), make("bias", num_steps=8)
-    writings = searches(one, width=width)
+    requests = searches(one, width=width)
     rules = [BeamConfig(width, num_best=width), BeamConfig(width, 0.3, banned=(5, 6))]
     rules.append(BeamConfig(width, 0.0, first=9))
-    writings = [
-        replace(writing, beam=rules[place % 3], ends=writing.ends - {5, 6})
-        for place, writing in enumerate(writings)
+    requests = [
+        replace(generation_request, beam=rules[place % 3], ends=generation_request.ends - {5, 6})
+        for place, generation_request in enumerate(requests)
     ]
-    assert search(many, writings) == search(one, writings)
+    assert search(many, requests) == search(one, requests)
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4])
 @pytest.mark.parametrize("prefix", ["none", "hash", "radix"])
 def test_beams_fork_across_borders_of_pages(page_size, prefix):
-    """A lane that is taken over in the middle of a burst may have filled pages in it."""
+    """A sequence that is replaced in the middle of a multi-step plan may have filled pages."""
     one = make("bias", num_steps=1)
     many = make("bias", num_steps=16, page_size=page_size, prefix_cache=prefix)
-    writings = searches(one, width=5)
-    assert search(many, writings) == search(one, writings)
+    requests = searches(one, width=5)
+    assert search(many, requests) == search(one, requests)
 
 
 @pytest.mark.parametrize("end", [(), (0,), (1,)])
@@ -119,16 +124,16 @@ def test_searches_wider_than_the_vocabulary_have_fewer_beams_at_first(vocab, wid
     model = tiny(**{**MODELS["grouped"], "vocab_size": vocab}).model
     one, many = (Engine(model, config=EngineConfig(**SMALL, num_steps=n)) for n in (1, 8))
     beam, ends = BeamConfig(width, num_best=width), frozenset(end)
-    writings = [GenerationRequest((first,), 9, beam=beam, ends=ends) for first in range(vocab)]
-    assert search(many, writings) == search(one, writings)
+    requests = [GenerationRequest((first,), 9, beam=beam, ends=ends) for first in range(vocab)]
+    assert search(many, requests) == search(one, requests)
     assert many.statistics().steps < one.statistics().steps
 
 
-def test_nobody_who_is_followed_waits_for_a_burst():
-    """A text that is written beside searches comes token by token."""
+def test_streamed_requests_do_not_wait_for_a_multi_step_plan():
+    """A sampled request beside beam searches gets its tokens one by one."""
     engine = make("grouped", num_steps=8)
-    for writing in searches(engine, 3):
-        engine.submit(replace(writing, max_tokens=20, ends=frozenset()))
+    for generation_request in searches(engine, 3):
+        engine.submit(replace(generation_request, max_tokens=20, ends=frozenset()))
     name = engine.submit(GenerationRequest((5, 6, 7), 12))
     result = [
         update.tokens for _ in range(14) for update in engine.step() if update.request_id == name
@@ -152,8 +157,8 @@ def test_a_model_without_finite_weights_says_so_and_keeps_no_page():
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_pass_that_fails_in_the_middle_loses_no_token(width, method, num_steps, monkeypatch):
     one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
-    writings = searches(one, width=width)
-    names, real, calls = [many.submit(one) for one in writings], getattr(many.runner, method), []
+    requests = searches(one, width=width)
+    names, real, calls = [many.submit(one) for one in requests], getattr(many.runner, method), []
 
     def failing(inputs: Any) -> Any:
         calls.append(1)
@@ -162,15 +167,15 @@ def test_a_pass_that_fails_in_the_middle_loses_no_token(width, method, num_steps
         return real(inputs)
 
     monkeypatch.setattr(many.runner, method, failing)
-    assert run(many, names) == search(one, writings)
+    assert run(many, names) == search(one, requests)
 
 
 @pytest.mark.parametrize("num_steps", [1, 8])
 def test_a_head_that_fails_costs_nobody_a_token(num_steps, monkeypatch):
     """Logits are made when they are asked for, but before anybody takes a token."""
     one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
-    writings, calls = searches(one), []
-    names = [many.submit(writing) for writing in writings]
+    requests, calls = searches(one), []
+    names = [many.submit(generation_request) for generation_request in requests]
     pre_projection = many.model.head.pre_projection
 
     def failing(x: torch.Tensor) -> torch.Tensor:
@@ -180,7 +185,7 @@ def test_a_head_that_fails_costs_nobody_a_token(num_steps, monkeypatch):
         return pre_projection(x)
 
     monkeypatch.setattr(many.model.head, "pre_projection", failing)
-    assert run(many, names) == search(make("bias", num_steps=1), writings)
+    assert run(many, names) == search(make("bias", num_steps=1), requests)
 
 
 def run(engine: Engine, names: list[str]) -> list[list[Hypothesis]]:
@@ -197,8 +202,11 @@ def run(engine: Engine, names: list[str]) -> list[list[Hypothesis]]:
 @pytest.mark.parametrize("width", [1, 3])
 def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, num_steps, monkeypatch):
     one, many = make("bias", num_steps=1), make("bias", num_steps=num_steps)
-    writings, calls = searches(one, width=width), []
-    names, lanes = [many.submit(writing) for writing in writings], many.runner.forward
+    requests, calls = searches(one, width=width), []
+    names, lanes = (
+        [many.submit(generation_request) for generation_request in requests],
+        many.runner.forward,
+    )
 
     def cancelling(inputs: Any) -> torch.Tensor:
         calls.append(1)
@@ -207,7 +215,7 @@ def test_who_is_cancelled_during_a_pass_takes_nobody_along(width, num_steps, mon
         return lanes(inputs)
 
     monkeypatch.setattr(many.runner, "forward", cancelling)
-    assert run(many, names[1:]) == search(one, writings)[1:]
+    assert run(many, names[1:]) == search(one, requests)[1:]
     audit(many.scheduler.state)
 
 
@@ -221,9 +229,9 @@ def test_a_search_with_ids_that_are_not_there_is_refused(rules):
 
 def test_somebody_who_looks_at_the_head_sees_every_pass():
     engine, seen = make("bias", num_steps=8), []
-    writings = searches(engine)
+    requests = searches(engine)
     engine.model.head.register_forward_hook(lambda _, inputs, logits: seen.append(len(logits[0])))
-    search(engine, writings)
+    search(engine, requests)
     assert sum(seen) == engine.statistics().computed_tokens - sum(
-        len(writing.prompt) - 1 for writing in writings
+        len(generation_request.prompt) - 1 for generation_request in requests
     )

@@ -26,7 +26,7 @@ def finish(engine: Engine) -> None:
         engine.step()
 
 
-def test_hits_are_told_beside_those_of_the_best_order() -> None:
+def test_hits_are_reported_with_those_of_the_best_order() -> None:
     engine = engine_of(max_running=1)
     shared = (5, 6, 7, 8, 9, 10, 11, 12)
     engine.submit(GenerationRequest((*shared, 20), 5))

@@ -65,8 +65,8 @@ def test_every_worker_gets_requests_and_all_requests_are_assigned(
 
     monkeypatch.setattr(pool, "send", watched)
     source = translator.tokenizer.encode("a dog")
-    writing = translator.request_builder.beam_search(source, 5, BeamConfig(2))
-    result = sorted(place for place, _ in pool.search([writing] * number))
+    request = translator.request_builder.beam_search(source, 5, BeamConfig(2))
+    result = sorted(place for place, _ in pool.search([request] * number))
     assert result == sorted(place for _, places in sent for place in places) == list(range(number))
     assert len({worker for worker, _ in sent}) == min(2, number)
     sizes = [len(places) for _, places in sent]
@@ -88,22 +88,22 @@ def test_a_worker_that_dies_is_an_engine_error(
     translator: LoadedModel, new_pool: WorkerPool
 ) -> None:
     source = translator.tokenizer.encode("a dog")
-    writing = translator.request_builder.beam_search(source, 5, BeamConfig(2))
-    assert len(list(new_pool.search([writing] * 3))) == 3
+    request = translator.request_builder.beam_search(source, 5, BeamConfig(2))
+    assert len(list(new_pool.search([request] * 3))) == 3
     os.kill(next(iter(new_pool.workers.values())).pid, signal.SIGKILL)
     with pytest.raises(EngineError, match="exited with code -9. It may have run out of memory"):
-        list(new_pool.search([writing] * 3))
+        list(new_pool.search([request] * 3))
     new_pool.close()
     with pytest.raises(UsageError, match="is closed"):
-        list(new_pool.search([writing]))
+        list(new_pool.search([request]))
 
 
 def test_closing_in_the_middle_of_a_search_kills_the_workers(
     translator: LoadedModel, new_pool: WorkerPool
 ) -> None:
     source = translator.tokenizer.encode("a dog")
-    writing = translator.request_builder.beam_search(source, 20, BeamConfig(4))
-    next(new_pool.search([writing] * 2000))
+    request = translator.request_builder.beam_search(source, 20, BeamConfig(4))
+    next(new_pool.search([request] * 2000))
     processes = list(new_pool.workers.values())
     new_pool.close()
     assert all(process.exitcode is not None for process in processes)

@@ -120,7 +120,7 @@ TATOEBA = ModelConfig.from_dict(
 """As recipes/tatoeba.toml."""
 
 
-def test_a_model_that_does_not_fit_is_told_which_settings_would() -> None:
+def test_the_error_for_a_model_that_does_not_fit_names_settings_that_would() -> None:
     with pytest.raises(ExportMismatchError) as caught:
         export_config(marian.FAMILY, TATOEBA)
     result = str(caught.value)
