@@ -12,7 +12,8 @@ from weft.checkpoint.tensor_source import split_state, tied_names
 from weft.checkpoint.weft_folder import copy_state, load_folder, save_folder, unique_state
 from weft.checkpoint.weight_rules import same
 from weft.core.errors import UsageError
-from weft.nn.packed_modules import is_memoryless, pack_model, unpack_model
+from weft.nn.memoryless import is_memoryless
+from weft.nn.packed_modules import pack_model, unpack_model
 
 KINDS = ("encoder-decoder", "decoder", "encoder")
 

@@ -15,7 +15,8 @@ from weft.models.build import Model, build_model
 from weft.models.config import ModelConfig
 from weft.models.transformer import Encoder, EncoderDecoder
 from weft.nn.lm_head import LMHead
-from weft.nn.packed_modules import is_memoryless, pack_model, unpack_model
+from weft.nn.memoryless import is_memoryless
+from weft.nn.packed_modules import pack_model, unpack_model
 
 KINDS = ("encoder-decoder", "decoder", "encoder")
 

@@ -29,12 +29,24 @@ class PagedAttentionParams:
     """Only keys nearer than this."""
     softcap: float | None = None
     bias_HM: Tensor | None = None
-    """Added to the scores by distance."""
+    """Added to the scores by distance. [N, H, M]: each query has its own values."""
+    mask_NS: Tensor | None = None
+    """Added to the scores by slot: 0, or -inf for keys that a query does not see. Whole tiles:
+    at least `masked_slots` of the longest sequence."""
 
     @property
     def zero_distance(self) -> int:
         """Entry of the bias for a query's own slot."""
-        return 0 if self.is_causal or self.bias_HM is None else (self.bias_HM.shape[1] - 1) // 2
+        return 0 if self.is_causal or self.bias_HM is None else (self.bias_HM.shape[-1] - 1) // 2
+
+
+TILE = 32
+"""Slots that the kernel reads at a time (csrc/tile.h)."""
+
+
+def masked_slots(num_slots: int) -> int:
+    """Size of a row of a mask for this many slots."""
+    return -(-num_slots // TILE) * TILE
 
 
 def paged_attention(
@@ -42,25 +54,41 @@ def paged_attention(
 ) -> tuple[Tensor, Tensor] | None:
     """(out_NHU, lse_NH) of packed queries over keys and values in pages (csrc/attention.cpp)."""
     library = native()
-    if library is None or not is_float32_inference(q_NHC, view.k_PRKC, view.v_PRKU):
+    if library is None or not can_compile_pages(q_NHC, view):
         return None
     (N, H, C), (_, R, K, U) = q_NHC.shape, view.v_PRKU.shape
     layout, k_PRKC, v_PRKU = view.layout, view.k_PRKC, view.v_PRKU
     bias_HM = None if params.bias_HM is None else params.bias_HM.contiguous()
+    distances, bias_token = bias_sizes(bias_HM)
+    mask_NS = params.mask_NS
     q_NHC = q_NHC if q_NHC.stride(2) == 1 else q_NHC.contiguous()
     assert k_PRKC.stride(3) == v_PRKU.stride(3) == 1, "the numbers of a head must be contiguous"
     out_NHU, lse_NH = q_NHC.new_empty(N, H, U), q_NHC.new_empty(N, H)
     fields = (
         *(q_NHC.data_ptr(), k_PRKC.data_ptr(), v_PRKU.data_ptr()),
-        *(address(bias_HM), out_NHU.data_ptr(), lse_NH.data_ptr()),
+        *(address(bias_HM), address(mask_NS), out_NHU.data_ptr(), lse_NH.data_ptr()),
         *layout_pointers(layout),
         *(k_PRKC.stride()[:3], v_PRKU.stride()[:3], *q_NHC.stride()[:2]),
         *(len(layout.lengths_B), layout.table_BP.shape[1], H, K, C, U, R),
-        *(params.is_causal, params.window or 0, 0 if bias_HM is None else bias_HM.shape[1]),
-        *(params.zero_distance, torch.get_num_threads(), params.scale, params.softcap or 0.0),
+        *(params.is_causal, params.window or 0, distances, params.zero_distance, bias_token),
+        *(0 if mask_NS is None else mask_NS.shape[1], torch.get_num_threads()),
+        *(params.scale, params.softcap or 0.0),
     )
     check(library.lib.weft_paged_attention(library.new("WeftPagedAttention*", fields)))
     return out_NHU, lse_NH
+
+
+def can_compile_pages(q: Tensor, view: PagedView) -> bool:
+    """Whether the library takes a call over pages."""
+    return native() is not None and is_float32_inference(q, view.k_PRKC, view.v_PRKU)
+
+
+def bias_sizes(bias_HM: Tensor | None) -> tuple[int, int]:
+    """Values of a head, and distance from query to query: 0 where all have the same values."""
+    if bias_HM is None:
+        return 0, 0
+    *queries, H, M = bias_HM.shape
+    return M, H * M if queries else 0
 
 
 def is_float32_inference(*parts: Tensor) -> bool:

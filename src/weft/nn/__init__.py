@@ -10,5 +10,6 @@ mixture_of_experts    router and experts
 dropout               dropout by random bytes
 block                 one layer of a stack: residual paths around attention and feed-forward
 lm_head               LM head, and BERT's pooler
+memoryless            the Parameter of a packed weight
 packed_modules        the packed counterparts of the modules above, for inference
 """

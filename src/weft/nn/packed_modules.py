@@ -42,6 +42,7 @@ from weft.nn.attention.latent import UpProjection
 from weft.nn.feedforward import MLP, GatedMLP
 from weft.nn.linear import Linear, linear_range
 from weft.nn.lm_head import LMHead
+from weft.nn.memoryless import Dequantize, check_unwritten, is_memoryless, memoryless
 from weft.nn.mixture_of_experts import (
     MixtureOfExperts,
     Router,
@@ -49,6 +50,7 @@ from weft.nn.mixture_of_experts import (
     router_logits,
     swiglu_experts,
 )
+from weft.nn.positions.shaw import Shaw, scaled_scores
 
 MIN_ROWS_PER_THREAD = 6
 """Rows per thread from which `PackedLMHead.top_k` is faster than the logits: they share reads of
@@ -279,6 +281,19 @@ class PackedUpProjection(PackedModule, UpProjection):
         return torch.stack([linear_part(x_BTA, matrix, rows) for x_BTA, rows in heads], dim=2)
 
 
+class PackedShaw(PackedModule, Shaw):
+    """Shaw's distance vectors as one matrix: those of a layer are a range of outputs."""
+
+    packed_names = ("table_LMC",)
+
+    def distance_scores(self, layer: int, q_BTHC: Tensor) -> Tensor:
+        if not is_inference_float32(q_BTHC):
+            return scaled_scores(q_BTHC, self.exact("table_LMC")[layer])
+        _, M, C = self.table_LMC.shape
+        rows = slice(layer * M, (layer + 1) * M)
+        return linear_part(q_BTHC, self.matrices["table_LMC"], rows) * C**-0.5
+
+
 PACKED_TYPES: dict[type[nn.Module], type[PackedModule]] = {
     nn.Linear: PackedLinear,
     Linear: PackedLinear,
@@ -290,6 +305,7 @@ PACKED_TYPES: dict[type[nn.Module], type[PackedModule]] = {
     Router: PackedRouter,
     MixtureOfExperts: PackedMixtureOfExperts,
     UpProjection: PackedUpProjection,
+    Shaw: PackedShaw,
 }
 """By exact type: a subclass may compute something else."""
 FEEDFORWARD_INPUT: dict[type[nn.Module], str] = {
@@ -457,36 +473,9 @@ def use_int8_activations(model: nn.Module) -> int:
     return len(changed)
 
 
-def uses_int8_activations(model: nn.Module) -> bool:
-    matrices = (matrix for module in packed_modules(model) for matrix in module.matrices.values())
-    return any(matrix.int8_activations for matrix in matrices)
-
-
-def memoryless(shape: torch.Size) -> Tensor:
-    """A tensor of this shape that holds one NaN: a product with it by mistake is NaN."""
-    return torch.full((), torch.nan).as_strided(shape, (0,) * len(shape))
-
-
-def is_memoryless(weight: Tensor) -> bool:
-    """No matrix with memory of its own has such strides."""
-    strides = weight.stride()
-    return len(strides) > 1 and not any(strides)
-
-
-def check_unwritten(parameter: Tensor) -> None:
-    """torch refuses most ways to write into the parameter of a packed weight; fill_ is not one."""
-    value = float(parameter.detach()[(0,) * parameter.dim()])
-    assert value != value, f"{value:g} was written into a packed weight: unpack the model before"
-
-
-class Dequantize(torch.autograd.Function):
-    """A parameter without memory and its matrix -> the weight, whose gradient is the
-    parameter's."""
-
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, matrix: PackedMatrix) -> Tensor:
-        return dequantize(matrix).view(parameter.shape)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
+def packed_matrices(model: nn.Module) -> Iterator[tuple[str, PackedMatrix]]:
+    """The matrices by the name of their parameter."""
+    for path, module in model.named_modules():
+        if isinstance(module, PackedModule):
+            for name, matrix in module.matrices.items():
+                yield f"{path}.{name}", matrix

@@ -157,7 +157,7 @@ def top_p(logits_V: Tensor, row: SamplingRow) -> Tensor:
         return logits_V
     p_V = probabilities(logits_V)
     # relative to the most likely token, which is among the candidates as well
-    needed = share * float(p_V.sum() / p_V.max())
+    needed = share * float(total(p_V) / p_V.max())
     for num_candidates in (*TOP_P_CANDIDATES, V):
         largest_K = largest(logits_V, min(num_candidates, V))
         p_K = probabilities(largest_K)
@@ -251,6 +251,11 @@ def probabilities(logits_V: Tensor) -> Tensor:
     """Softmax in float64, so that cumulative sums are exact enough for any vocabulary."""
     # softmax in float32 first: torch's exp is 20 times slower where results underflow float32
     return logits_V.softmax(-1).double()
+
+
+def total(p_V: Tensor) -> Tensor:
+    """The sum. torch divides the terms of one long sum among its threads, and those of two not."""
+    return p_V.expand(2, -1).sum(-1)[0]
 
 
 def as_ids(ids: TokenIds, device: torch.device | None = None) -> Tensor:

@@ -24,10 +24,10 @@ from weft.engine.loaded_model import LoadedModel
 from weft.models.build import Model
 from weft.models.transformer import EncoderDecoder
 from weft.native import packed as packed_module
+from weft.nn.memoryless import is_memoryless
 from weft.nn.packed_modules import (
     PACKED_TYPES,
     PackedModule,
-    is_memoryless,
     pack_model,
     packed_modules,
     unpack_model,

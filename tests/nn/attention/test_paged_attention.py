@@ -12,8 +12,20 @@ from weft.core.kv_spec import PagedView, PageLayout
 from weft.native import attention_kernels
 from weft.native.attention_kernels import PagedAttentionParams
 from weft.nn.attention import paged_attention as paged
+from weft.nn.attention.base import AttentionCall, Mask
+from weft.nn.attention.masks import (
+    Blocks,
+    Causal,
+    MaskBase,
+    dilated,
+    global_tokens,
+    strided,
+    window,
+)
 from weft.nn.attention.paged_attention import distance_table
 from weft.nn.positions.alibi import AlibiBias, slopes
+from weft.nn.positions.base import Bias
+from weft.nn.positions.shaw import ShawBias
 from weft.nn.positions.t5_bias import BucketBias, BucketRule
 
 LENGTHS = [(100, 1), (37, 5), (70, 70), (1, 1), (64, 33), (33, 2)]
@@ -251,6 +263,94 @@ def test_the_tables_of_buckets_and_alibi_hold_the_bias_of_each_distance(is_causa
         right = bias.at(torch.zeros(1), torch.tensor([[q]]), k_S)[0, :, 0]
         zero = 0 if is_causal else reach - 1
         assert table_HM[:, q - k_S + zero].equal(right)
+
+
+PATTERNS: dict[str, MaskBase] = {
+    "strided": strided(5) & Causal(),
+    "dilated": dilated(4, 3) & Causal(),
+    "global": (window(9) | global_tokens(2)) & Causal(),
+    "blocks": Blocks(torch.rand(7, 7, generator=torch.Generator().manual_seed(1)) < 0.5, 16)
+    & Causal(),
+    "window on both sides": window(11),
+}
+SIZES = [(1, 1, 3, 3), (3, 3, 5, 5), (4, 2, 16, 16), (6, 2, 19, 13), (5, 1, 33, 31)]
+
+
+class NoTable(Bias):
+    """A bias that only torch can evaluate."""
+
+    def __init__(self, bias: Bias) -> None:
+        self.bias = bias
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.bias.tensors()
+
+    def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
+        return self.bias.at(t_T, q_BT, k_S, *tensors)
+
+
+def shaw(q_NHC: Tensor, is_causal: bool, max_distance: int = 7) -> ShawBias:
+    right = 0 if is_causal else max_distance
+    scores_1NHM = torch.randn(1, *q_NHC.shape[:2], max_distance + 1 + right)
+    return ShawBias(scores_1NHM, max_distance, right)
+
+
+def by_mask(
+    q_NHC: Tensor, view: PagedView, mask: Mask | None, bias: Bias | None = None
+) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode():
+        out_1NHU, lse_NH = paged.attend_pages(AttentionCall(q_NHC[None], view, mask, bias))
+    return out_1NHU[0], lse_NH
+
+
+def only_query(q_NHC: Tensor, view: PagedView, n: int) -> tuple[Tensor, PagedView]:
+    """One query alone, its numbers elsewhere in memory."""
+    b = int((view.layout.offsets[1:] <= n).sum())
+    at = n - int(view.layout.offsets[b])
+    q_1HC, one = alone(q_NHC, view, b, at, at + 1)
+    one = dataclasses.replace(
+        one, layout=dataclasses.replace(one.layout, lengths_B=view.layout.lengths_B[b : b + 1])
+    )
+    shifted = torch.empty(q_1HC.numel() + 5)[5:].view(q_1HC.shape)
+    return shifted.copy_(q_1HC), one
+
+
+@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "shaw"])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_is_that_of_the_reference(name: str, has_bias: bool) -> None:
+    mask = PATTERNS[name]
+    for H, K, C, U in SIZES:
+        q_NHC, view = case(H=H, K=K, C=C, U=U, R=8, shared=16)
+        bias = shaw(q_NHC, paged.is_causal(mask)) if has_bias else None
+        call = AttentionCall(q_NHC[None], view, mask, None if bias is None else NoTable(bias))
+        (out, lse), (right_out, right_lse) = (
+            by_mask(q_NHC, view, mask, bias),
+            paged.attend_each_query(call),
+        )
+        torch.testing.assert_close(out, right_out[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(lse, right_lse, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "shaw"])
+@pytest.mark.parametrize("name", [*PATTERNS, "causal", "all keys"])
+def test_a_query_has_the_same_bits_alone_and_among_others(
+    way: str, name: str, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask = {**PATTERNS, "causal": Causal(), "all keys": None}[name]
+    for H, K, C, U in SIZES:
+        q_NHC, view = case(H=H, K=K, C=C, U=U, R=8, shared=16)
+        bias = shaw(q_NHC, paged.is_causal(mask)) if has_bias else None
+        together = by_mask(q_NHC, view, mask, bias)
+        with monkeypatch.context() as patch:
+            patch.setattr(paged, "MAX_MASK_NUMBERS", 1000)
+            in_blocks = by_mask(q_NHC, view, mask, bias)
+        assert all(x.equal(y) for x, y in zip(in_blocks, together, strict=True))
+        for n in range(0, len(q_NHC), 9):
+            own = None
+            if bias is not None:
+                own = dataclasses.replace(bias, scores_BTHM=bias.scores_BTHM[:, n : n + 1].clone())
+            part = by_mask(*only_query(q_NHC, view, n), mask, own)
+            assert all(x.equal(y[n : n + 1]) for x, y in zip(part, together, strict=True))
 
 
 def test_other_dtypes_and_gradients_take_torch() -> None:

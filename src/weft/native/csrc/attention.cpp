@@ -84,7 +84,8 @@ QueryRow make_row(const PagedAttentionCall& call, int64_t sequence, int64_t n, i
   row.q = call.q + n * call.q_token + h * call.q_head;
   row.out = call.out + (n * call.heads + h) * call.value_size;
   row.lse = call.lse == nullptr ? nullptr : call.lse + n * call.heads + h;
-  row.bias = call.bias == nullptr ? nullptr : call.bias + h * call.distances;
+  if (call.bias != nullptr) row.bias = call.bias + n * call.bias_token + h * call.distances;
+  if (call.mask != nullptr) row.mask = call.mask + n * call.mask_token;
   row.sequence = sequence;
   row.slot = call.starts[sequence] + n - call.offsets[sequence];
   row.max_score = NEG_INF;

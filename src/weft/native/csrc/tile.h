@@ -36,6 +36,7 @@ struct QueryRow {
   float* out;
   float* lse;
   const float* bias;  // by distance; null: none
+  const float* mask;  // by slot; null: none
   int64_t sequence, slot;
   int64_t first_key, last_key;  // slots it attends to; last < first: none
   float max_score;
@@ -138,6 +139,7 @@ inline Vec masked_score(Vec score, const QueryRow& row, const ScoreParams& param
   score = score * params.scale;
   if (params.softcap != 0) score = vtanh(score / params.softcap) * params.softcap;
   if (row.bias != nullptr) score = score + bias_at(row, params, key);
+  if (row.mask != nullptr) score = score + load(row.mask + key);
   if (key >= row.first_key && key + W - 1 <= row.last_key) return score;
   const int64_t low = std::clamp<int64_t>(row.first_key - key, 0, W);
   const int64_t high = std::clamp<int64_t>(row.last_key - key, -1, W);

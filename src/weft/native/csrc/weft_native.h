@@ -52,7 +52,8 @@ typedef struct {
   const float* q;
   const float* k;
   const float* v;
-  const float* bias;  // [heads, distances]; null: none
+  const float* bias;  // [heads, distances], or that for each token; null: none
+  const float* mask;  // [tokens, slots], added to the scores of all heads; null: none
   float* out;
   float* lse;              // null: not wanted
   const int32_t* offsets;  // of each sequence's queries, and their total
@@ -75,6 +76,8 @@ typedef struct {
   int64_t window;  // 0: none
   int64_t distances;
   int64_t zero_distance;  // entry of the bias for a query's own slot
+  int64_t bias_token;     // stride of the bias; 0: the same for all tokens
+  int64_t mask_token;     // stride of the mask; its rows cover whole tiles of 32 slots
   int64_t threads;
   float scale;
   float softcap;  // 0: none

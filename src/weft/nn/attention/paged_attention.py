@@ -5,30 +5,36 @@
 `paged_attention` supports what nearly all models need: causal, a sliding window, all keys of a
 source, a bias by distance. The compiled kernel (native/csrc/attention.cpp) reads keys from their
 pages, in tiles of 32 slots from the left, and reads pages that sequences share once for all of them
-(cascade, Ye 2024). Without the library, torch computes each query by itself. Both are within 1e-5
-of exact arithmetic, but not equal to each other. Forward only. `attend_pages` computes every other
-mask and bias query by query with the reference kernel.
+(cascade, Ye 2024). Every other mask is passed to it as a matrix (`attend_masked`). Without the
+library, and for a bias that the kernel does not know, torch computes each query by itself. Both are
+within 1e-5 of exact arithmetic, but not equal to each other. Forward only.
 
 Batch-invariant: the result of a query depends on the query, its slot and its keys, not on how the
-prompt was cut into chunks, on the other sequences of the pass, on shared pages or on threads.
+prompt was cut into chunks, on the other sequences of the pass, on shared pages, on threads or on
+where in memory the query is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from weft.core.kv_spec import DenseView, PagedView
+from weft.core.kv_spec import DenseView, PagedView, PageLayout
 from weft.core.shapes import check_shapes
 from weft.native import attention_kernels
 from weft.native.attention_kernels import PagedAttentionParams
 from weft.nn.attention.base import AttentionCall, Mask
 from weft.nn.attention.kernels.reference import reference_attention
 from weft.nn.attention.masks.algebra import MaskBase, conjuncts
+from weft.nn.attention.masks.dense import additive, cached_on_mask
 from weft.nn.attention.masks.kinds import Causal, Window
 from weft.nn.positions.base import Bias
+
+MAX_MASK_NUMBERS = 2**22
+"""Elements of a mask that is passed to the kernel as a matrix; longer passes are divided."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ def attend_pages(call: AttentionCall[PagedView]) -> tuple[Tensor, Tensor]:
     span, bias, view = mask_span(call.mask), call.bias, call.kv
     check_shapes(q_BNHC=call.q_BTHC, k_PRKC=view.k_PRKC, v_PRKU=view.v_PRKU, B=1)
     if span is None or (bias is not None and not bias.by_distance):
-        return attend_each_query(call)
+        return attend_masked(call, span) or attend_each_query(call)
     bias_HM = None if bias is None else bias_table(bias, view, span.is_causal)
     params = PagedAttentionParams(
         call.softmax_scale, span.is_causal, span.window, call.softcap, bias_HM
@@ -92,6 +98,93 @@ def distance_table(bias: Bias, num_distances: int, *, is_causal: bool = True) ->
     return bias_BHTS[0, :, 0].float().flip(-1).contiguous()
 
 
+def attend_masked(
+    call: AttentionCall[PagedView], span: MaskSpan | None
+) -> tuple[Tensor, Tensor] | None:
+    """By the compiled kernel, with a matrix for a mask that is no span, and with the bias of each
+    query. None: there is no library, or it does not know the bias."""
+    view, params = call.kv, masked_params(call, span)
+    if params is None or not attention_kernels.can_compile_pages(call.q_BTHC, view):
+        return None
+    blocks: Iterable[MaskBlock] = [(slice(0, call.q_BTHC.shape[1]), view.layout, None)]
+    if span is None:
+        assert call.mask is not None, "without a mask the span is all keys"
+        blocks = mask_blocks(call.mask, view.layout)
+    results = [attend_block(call, params, *block) for block in blocks]
+    outs, lses = zip(*results, strict=True)
+    return torch.cat(outs)[None], torch.cat(lses)
+
+
+def masked_params(
+    call: AttentionCall[PagedView], span: MaskSpan | None
+) -> PagedAttentionParams | None:
+    """Without the mask; None for a bias that the kernel does not know."""
+    bias, is_cut = call.bias, is_causal(call.mask)
+    bias_HM = None
+    if bias is not None:
+        is_table = bias.by_distance
+        bias_HM = bias_table(bias, call.kv, is_cut) if is_table else bias.query_table()
+        if bias_HM is None:
+            return None
+    window = None if span is None else span.window
+    return PagedAttentionParams(call.softmax_scale, is_cut, window, call.softcap, bias_HM)
+
+
+def attend_block(
+    call: AttentionCall[PagedView],
+    params: PagedAttentionParams,
+    queries: slice,
+    layout: PageLayout,
+    mask_NS: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """(out_NHU, lse_NH) of some of the queries."""
+    bias_HM = params.bias_HM
+    if bias_HM is not None and bias_HM.dim() == 3:
+        bias_HM = bias_HM[queries]
+    params = replace(params, bias_HM=bias_HM, mask_NS=mask_NS)
+    view = replace(call.kv, layout=layout)
+    result = attention_kernels.paged_attention(call.q_BTHC[0, queries], view, params)
+    assert result is not None, "the compiled kernel has rejected a call that it can compute"
+    return result
+
+
+MaskBlock = tuple[slice, PageLayout, Tensor | None]
+"""Queries of a pass, their layout, and their rows of the mask, mask_NS."""
+
+
+def mask_blocks(mask: Mask, layout: PageLayout) -> Iterable[MaskBlock]:
+    """The mask of all queries. In one block, it is made once for all layers that share mask and
+    layout; more blocks are made one at a time."""
+    num_slots = attention_kernels.masked_slots(int(layout.lengths_B.max()))
+    size, num_queries = max(1, MAX_MASK_NUMBERS // num_slots), int(layout.offsets[-1])
+    if num_queries > size:
+        parts = (slice(i, min(i + size, num_queries)) for i in range(0, num_queries, size))
+        return (mask_block(mask, layout, queries, num_slots) for queries in parts)
+    # the layout is part of the value: while it lives, no other one has its id
+    key, queries = ("block", id(layout)), slice(0, num_queries)
+    return [cached_on_mask(mask, key, lambda: mask_block(mask, layout, queries, num_slots))]
+
+
+def mask_block(mask: Mask, layout: PageLayout, queries: slice, num_slots: int) -> MaskBlock:
+    first_B = layout.starts_B - layout.offsets[:-1]
+    slot_N = torch.arange(int(layout.offsets[-1]))
+    slot_N = (slot_N + first_B.repeat_interleave(layout.offsets.diff()))[queries]
+    b = torch.zeros((), dtype=torch.long)
+    allowed_NS = mask.allows(b, slot_N[:, None], torch.arange(num_slots))
+    mask_NS = additive(allowed_NS.expand(len(slot_N), num_slots), torch.float32)
+    return queries, layout_of(layout, queries), mask_NS
+
+
+def layout_of(layout: PageLayout, queries: slice) -> PageLayout:
+    """The layout of some of the queries; sequences without any of them keep their place."""
+    begin, end = queries.start, queries.stop
+    if (begin, end) == (0, int(layout.offsets[-1])):
+        return layout
+    offsets = layout.offsets.clamp(begin, end) - begin
+    starts_B = layout.starts_B + (begin - layout.offsets[:-1]).clamp(min=0)
+    return replace(layout, offsets=offsets, starts_B=starts_B)
+
+
 def attend_each_query(call: AttentionCall[PagedView]) -> tuple[Tensor, Tensor]:
     """The reference kernel for each query by itself, over the keys up to its own slot, or over all
     keys if the mask is not causal."""
@@ -104,7 +197,8 @@ def attend_each_query(call: AttentionCall[PagedView]) -> tuple[Tensor, Tensor]:
             slot = starts[b] + n - offsets[b]
             end = slot + 1 if is_cut else length
             dense = DenseView(kv.k_BSKC[:, :end], kv.v_BSKU[:, :end], slot)
-            q_1THC = q_1NHC[:, n : n + 1]
+            # a copy: products may depend on how their input is aligned
+            q_1THC = q_1NHC[:, n : n + 1].clone(memory_format=torch.contiguous_format)
             bias = None if call.bias is None else call.bias.for_call(q_1THC, dense, n)
             out_1THU, lse_1HT = reference_attention(
                 AttentionCall(q_1THC, dense, call.mask, bias, call.softmax_scale, call.softcap)
@@ -155,7 +249,9 @@ def torch_attention(
             num_keys = min(length, slot + queries.stop - n) if params.is_causal else length
             if num_keys > 0:
                 dense = gather_sequence(view, b, num_keys, slot)
-                out_NHU[queries], lse_NH[queries] = attend_dense(q_NHC[queries], dense, params)
+                # a copy: products may depend on how their input is aligned
+                q_THC = q_NHC[queries].clone(memory_format=torch.contiguous_format)
+                out_NHU[queries], lse_NH[queries] = attend_dense(q_THC, dense, params)
     return out_NHU, lse_NH
 
 

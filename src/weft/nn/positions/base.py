@@ -28,7 +28,7 @@ class Bias:
 
     by_distance: bool = False
     """True: the value depends on the head and on q - k alone. Paged attention then reads it from a
-    table of distances in the compiled kernel; any other bias is evaluated for each query."""
+    table of distances in the compiled kernel."""
     max_distance: int | None = None
     """With `by_distance`: all distances beyond this one have its value, on each side, so that the
     table need not be longer. None: values differ up to the longest sequence."""
@@ -41,6 +41,14 @@ class Bias:
         """bias_BHTS (B may be 1) for queries t_T of the call, whose slots are q_BT, and key slots
         k_S. `tensors` replace `self.tensors()`, so that a kernel can ask for their gradients."""
         raise NotImplementedError(f"{type(self).__name__} does not define its values")
+
+    def query_table(self) -> Tensor | None:
+        """bias_NHM of a bias over a packed row whose value depends on the query, the head and the
+        distance: entry d is for the key d slots before the query; not causal: from the key
+        (M - 1) / 2 after the query on. Larger distances have the value of the nearest entry. Paged
+        attention then reads it in the compiled kernel; a bias with neither this nor `by_distance`
+        is evaluated for each query. None: there is no such table."""
+        return None
 
     def for_call(self, q_BTHC: Tensor, view: KVView, first: int = 0) -> Bias:
         """This bias for one call of a kernel: queries `first`, `first + 1`, ... of the forward

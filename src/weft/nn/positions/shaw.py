@@ -46,8 +46,16 @@ class Shaw(Position):
     def bias(self, layer: int, q_BTHC: Tensor) -> Bias:
         """Each query is multiplied by each of the M distance vectors once; tiles only gather."""
         check_shapes(q_BTHC=q_BTHC, table_LMC=self.table_LMC)
-        table_MC = self.table_LMC[layer] * q_BTHC.shape[-1] ** -0.5
-        return ShawBias(q_BTHC @ table_MC.T, self.left, self.right)
+        return ShawBias(self.distance_scores(layer, q_BTHC), self.left, self.right)
+
+    def distance_scores(self, layer: int, q_BTHC: Tensor) -> Tensor:
+        """scores_BTHM of each query with each distance vector of a layer."""
+        return scaled_scores(q_BTHC, self.table_LMC[layer])
+
+
+def scaled_scores(q_BTHC: Tensor, table_MC: Tensor) -> Tensor:
+    """q . a / sqrt(C)."""
+    return q_BTHC @ (table_MC * q_BTHC.shape[-1] ** -0.5).T
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,11 @@ class ShawBias(Bias):
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.scores_BTHM,)
+
+    def query_table(self) -> Tensor:
+        """Rows are distances k - q, a table is by q - k. With M = left + 1 + right and right 0 or
+        left, the entry of distance 0 is where the contract has it."""
+        return self.scores_BTHM[0].flip(-1)
 
     def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
         (scores_BTHM,) = tensors or self.tensors()

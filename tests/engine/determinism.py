@@ -1,0 +1,203 @@
+"""Runs a random case of determinism: every way to serve a request must give the same bits.
+
+    run_case(seed)                                     one case; an AssertionError names a failure
+    python -m tests.engine.determinism --count 1000    a campaign; --seed is the first seed
+
+Expected are the results of each request alone: nothing cached, one thread. A serving runs the
+requests together with others, in chunks, preempted, with drafts or with a warm cache, by the
+compiled stack or the modules, on 1 to 4 threads. A case that fails is appended to CASES, which a
+test replays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.engine.beam_search import BeamConfig
+from weft.engine.config import EngineConfig
+from weft.engine.engine import Engine
+from weft.engine.request import GenerationRequest, RequestOutput
+from weft.models.build import Model, build_model
+from weft.models.config import ModelConfig
+from weft.sampling.params import SamplingParams
+
+from .determinism_cases import Json, make_case
+
+CASES = Path(__file__).with_name("determinism_cases.jsonl")
+"""Cases that have failed, one JSON object per line."""
+CACHE_GIB = 1e-3
+REFERENCE: Json = {"engine": {"prefix_cache": "none", "page_size": 16}, "group": 1}
+
+Results = list[list[Any]]
+"""Of each request, the contents of its outputs."""
+
+
+def run_case(seed: int) -> None:
+    """Generate the case of a seed and run it. Raises an AssertionError where bits differ; the case
+    is then in CASES."""
+    case = make_case(seed)
+    try:
+        check_case(case)
+    except AssertionError:
+        save_case(case)
+        raise
+
+
+def check_case(case: Json) -> None:
+    """Serve the requests of a case in all its ways and compare the results."""
+    model, requests = make_model(case), case["requests"]
+    expected = serve(model, requests, REFERENCE)
+    for serving in case["servings"]:
+        engine = make_engine(model, serving)
+        for state in ("cold", "warm"):
+            order = random.Random(f"{serving['order']} {state}").sample(
+                range(len(requests)), len(requests)
+            )
+            found = serve(model, [requests[i] for i in order], serving, engine)
+            for i, result in zip(order, found, strict=True):
+                compare(case, serving, f"{state}, request {i}", result, expected[i])
+
+
+def compare(case: Json, serving: Json, name: str, found: list[Any], expected: list[Any]) -> None:
+    """Raise an AssertionError that names the first difference."""
+    if found == expected:
+        return
+    pairs = enumerate(zip(found, expected, strict=False))
+    where = next((f"output {i}: {a} != {b}" for i, (a, b) in pairs if a != b), "number of outputs")
+    settings = {key: case["model"][key] for key in ("kind", "attention", "position", "head")}
+    raise AssertionError(f"seed {case['seed']}, {serving}, {name}: {where[:400]}\n{settings}")
+
+
+def save_case(case: Json) -> None:
+    """Append a case to CASES unless it is there."""
+    lines = CASES.read_text().splitlines() if CASES.is_file() else []
+    line = json.dumps(case)
+    if line not in lines:
+        CASES.write_text("".join(f"{one}\n" for one in [*lines, line]))
+
+
+def saved_cases() -> list[Json]:
+    return [json.loads(line) for line in CASES.read_text().splitlines()]
+
+
+def make_model(case: Json) -> Model:
+    """Weights are larger than fresh ones, so that the next tokens are far from equally likely."""
+    model = build_model(ModelConfig.from_dict(case["model"]), seed=case["seed"] % 2**32).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(2.0) if weight.ndim > 1 else weight.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+def make_engine(model: Model, serving: Json) -> Engine:
+    return Engine(model, None, EngineConfig(cache_gib=CACHE_GIB, **serving["engine"]))
+
+
+def serve(
+    model: Model, requests: list[Json], serving: Json, engine: Engine | None = None
+) -> Results:
+    """The results of the requests, `group` of them submitted at a time."""
+    engine = engine or make_engine(model, serving)
+    outputs: dict[str, list[Any]] = {}
+    with num_threads(serving.get("threads", 1)), hooked(model, serving.get("modules", False)):
+        for start in range(0, len(requests), serving["group"]):
+            for request in requests[start : start + serving["group"]]:
+                outputs[submit(engine, request)] = []
+            while not engine.is_idle:
+                for output in engine.step():
+                    outputs[output.request_id] += contents(output)
+    # by sample; the outputs of a sample are in order already
+    return [sorted(one, key=itemgetter(0)) for one in outputs.values()]
+
+
+def submit(engine: Engine, request: Json) -> str:
+    kind, prompt = request["kind"], tuple(request["prompt"])
+    if kind == "embed":
+        return engine.submit_embedding(prompt)
+    if kind == "score":
+        return engine.submit_score(prompt)
+    source = tuple(request["source"]) if "source" in request else None
+    sampling = SamplingParams(logprobs=2, **request.get("sampling", {"temperature": 0.0}))
+    beam = None
+    if kind == "beam":
+        beam, sampling = BeamConfig(request["width"]), SamplingParams()
+    return engine.submit(
+        GenerationRequest(
+            prompt,
+            request["max_tokens"],
+            source,
+            sampling,
+            ends=frozenset({0}),
+            n=request.get("n", 1),
+            beam=beam,
+        )
+    )
+
+
+def contents(output: RequestOutput) -> list[Any]:
+    """The bits of an output as tuples that begin with the number of the sample; floats in hex."""
+    assert output.error is None, output.error
+    values: list[Any] = []
+    if output.vectors_TD is not None:
+        rows = output.vectors_TD.float().cpu()
+        values += [(0, t, row.numpy().tobytes().hex()) for t, row in enumerate(rows)]
+    for rank, one in enumerate(output.hypotheses):
+        values.append((rank, one.ids, one.score.hex()))
+    for one in output.logprobs:
+        values.append((output.index, one.id, one.logprob.hex(), str(one.top)))
+    return values
+
+
+@contextmanager
+def num_threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def hooked(model: Model, is_hooked: bool) -> Iterator[None]:
+    """With a hook anywhere, the modules run instead of the compiled stack."""
+    if not is_hooked:
+        yield
+        return
+    handle = model.register_forward_hook(lambda module, args, output: None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    begin, failures = time.monotonic(), 0
+    for seed in range(options.seed, options.seed + options.count):
+        try:
+            run_case(seed)
+        except AssertionError as error:
+            failures += 1
+            print(error, flush=True)
+    seconds = time.monotonic() - begin
+    print(f"{options.count} cases, {failures} failures, {options.count / seconds:.1f} cases/s")
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()
