@@ -151,13 +151,15 @@ def test_a_cache_of_something_else_is_refused_with_both_values(
         assert run(other, PROMPTS) == expected, "an empty, valid cache"
 
 
-@pytest.mark.parametrize("name", ["dtype", "layout", "arithmetic", "format"])
-def test_every_part_of_the_key_must_match(name: str, tmp_path: Path) -> None:
+def test_every_part_of_the_key_must_match(tmp_path: Path) -> None:
     engine, other = make("gqa"), make("gqa")
     run(engine, PROMPTS)
     engine.save_cache(tmp_path / "cache")
-    other.cache_key[name] = "another"
-    check_refused(other, tmp_path / "cache", f"was saved with {name} .* this engine has another")
+    for name, value in engine.cache_key.items():
+        other.cache_key[name] = "another"
+        message = f"was saved with {name} .* this engine has another"
+        check_refused(other, tmp_path / "cache", message)
+        other.cache_key[name] = value
 
 
 def check_refused(engine: Engine, path: Path, message: str) -> None:

@@ -23,6 +23,7 @@ Modules in the order in which a request passes through them:
     pooling         texts -> vectors; texts -> log-likelihoods
     attention_rows  attention weights of a token, from the KV cache; finished requests
     cache_file      prefix cache <-> file
+    arithmetic      what the bits of a forward pass depend on besides weights
     worker_pool     processes with an engine each
     stats           counters, hit rates with the optimum, pages, preemptions, evictions
 """

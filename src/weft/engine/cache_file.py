@@ -31,10 +31,8 @@ from weft.cache.prefix_cache import CachedRun, NoPrefixCache
 from weft.cache.snapshot import CacheSnapshot, SavedSource, restore, take_snapshot
 from weft.checkpoint.atomic import new_file
 from weft.core.errors import DataError, UsageError
+from weft.engine.arithmetic import arithmetic
 from weft.models.build import Model
-from weft.native.compiler import library_path
-from weft.native.library import native
-from weft.nn.packed_modules import uses_int8_activations
 
 FORMAT, INDEX = 1, "index"
 Key = Mapping[str, str]
@@ -66,16 +64,14 @@ def cache_key(model: Model, layout: KVCacheLayout, store: KVStore) -> dict[str, 
     """Everything that must be equal for rows to be valid, by name."""
     shapes = {name: list(rows.shape[2:]) for name, rows in store.rows[0].items()}
     groups = [list(asdict(group).values()) for group in layout.groups]
-    kernels = "torch's kernels" if native() is None else library_path().stem
     return {
         "format": str(FORMAT),
         "weights": fingerprint(model),
         "dtype": str(store.dtype),
-        "activations": "int8" if uses_int8_activations(model) else "float32",
         "page_size": str(store.page_size),
         "layout": json.dumps([shapes, groups]),
         # another processor or version rounds differently: results would change in their last bits
-        "arithmetic": f"{store.device.type}, torch {torch.__version__}, {kernels}",
+        **arithmetic(model, store.device),
     }
 
 
