@@ -34,8 +34,8 @@ ROOT = Path(__file__).parents[1]
 SEED = 1
 DATES_STEPS = 120
 NUM_THREADS = "2"
-IGNORED = {"seconds", "tokens_per_second", "out"}
-"""Fields that depend on the clock or on the folder."""
+IGNORED = {"seconds", "tokens_per_second", "out", "threads"}
+"""Fields that depend on the clock, the folder or the machine."""
 
 TRAIN = """
 [train]
@@ -239,7 +239,7 @@ def record_run(name: str, folder: Path) -> Recording:
         f"{name}/losses": [without_ignored(json.loads(line)) for line in metrics],
         f"{name}/scores": without_ignored(json.loads((out / "scores.json").read_text())),
         f"{name}/config": json.loads((out / "config.json").read_text()),
-        f"{name}/run": json.loads((out / "run.json").read_text()),
+        f"{name}/run": without_ignored(json.loads((out / "run.json").read_text())),
         f"{name}/tokenizer": sha256((out / "tokenizer.json").read_bytes()),
     }
     for path in sorted(out.rglob("*.safetensors")):

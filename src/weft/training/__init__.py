@@ -6,4 +6,5 @@ objective      batch -> loss                        loss         chunked cross-e
 rdrop          R-Drop loss                          optimizer    AdamW, Muon, schedules
 checkpointing  exact resume, averaging              distributed  DDP and FSDP2
 metrics_log    metrics.jsonl, TensorBoard           signals      SIGINT and SIGTERM
+threads        threads of a resumed run
 """

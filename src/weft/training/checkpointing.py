@@ -26,6 +26,7 @@ from weft.checkpoint.atomic import new_folder, remove_leftovers
 from weft.core.config import read_settings
 from weft.core.errors import UsageError
 from weft.training.distributed import full_tensor, shard_like
+from weft.training.threads import THREADS
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimiser.safetensors", "state.json"
 Tensors = dict[str, Tensor]
@@ -159,10 +160,12 @@ def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Ten
 
 
 def check_same_run(path: Path, description: dict[str, Any]) -> bool:
-    """Whether run.json exists with this description; an error that lists what differs."""
+    """Whether run.json exists with this description; an error that lists what differs. The number
+    of threads is not compared."""
     if not path.is_file():
         return False
-    differences = sorted(list_differences(read_settings(path), description))
+    saved = {key: value for key, value in read_settings(path).items() if key != THREADS}
+    differences = sorted(list_differences(saved, description))
     if differences:
         lines = "\n".join(f"  - {line}" for line in differences)
         raise UsageError(

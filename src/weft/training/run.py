@@ -38,9 +38,11 @@ from weft.training.metrics_log import MetricsLog
 from weft.training.objective import batch_loss
 from weft.training.recipe import DataConfig, Recipe
 from weft.training.signals import stop_on_signals
+from weft.training.threads import THREADS, threads_of_run
 
 log = logging.getLogger(__name__)
 
+RUN_FILE = "run.json"
 TOKENS = "tokens"
 """The folder of the token ids of a text run."""
 MakeScorer = Callable[[list[Pair], Tokenizer], ScoreTranslations]
@@ -129,12 +131,13 @@ def train_in_process(
     distributed.on_rank_zero(lambda: train_tokenizer(recipe, files, out))
     tokenizer = Tokenizer.load(out)
     corpus = read_corpus(recipe, files, tokenizer, out, distributed)
-    trainer = build_trainer(recipe, files, out, corpus, tokenizer, make_scorer, distributed)
-    if trainer.resume():
-        log.info("resume step=%d out=%s", trainer.state.step, out)
-    with stop_on_signals() as stop:
-        trainer.run(watch, stop)
-    return save_final_model(trainer, files, out, corpus, tokenizer)
+    with threads_of_run(out / RUN_FILE):
+        trainer = build_trainer(recipe, files, out, corpus, tokenizer, make_scorer, distributed)
+        if trainer.resume():
+            log.info("resume step=%d out=%s", trainer.state.step, out)
+        with stop_on_signals() as stop:
+            trainer.run(watch, stop)
+        return save_final_model(trainer, files, out, corpus, tokenizer)
 
 
 def open_run_folder(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
@@ -143,9 +146,9 @@ def open_run_folder(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
     del settings["data"]  # files are identified by their contents, not by their paths
     description = {"recipe": settings, "files": files.fingerprint()}
     try:
-        if not check_same_run(out / "run.json", description):
+        if not check_same_run(out / RUN_FILE, description):
             out.mkdir(parents=True, exist_ok=True)
-            write_json(out / "run.json", description)
+            write_json(out / RUN_FILE, {**description, THREADS: torch.get_num_threads()})
     except (NotADirectoryError, FileExistsError, PermissionError) as error:
         reason = error.strerror
         raise DataError(f"cannot be written to ({reason}). Choose another --out.", out) from None
