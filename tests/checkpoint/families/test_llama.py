@@ -69,6 +69,29 @@ def test_logits_are_the_same_after_import_and_after_export(name: str) -> None:
     assert_every_tensor_is_used_once(FAMILY, model, original)
 
 
+@pytest.mark.parametrize("original", [{}, {"original_max_position_embeddings": 16}])
+@pytest.mark.parametrize("factor", [2.0, 3.5])
+def test_dynamic_scaling_is_that_of_transformers(factor: float, original: dict[str, int]) -> None:
+    """Which ignores original_max_position_embeddings: angles change beyond 64 tokens."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": factor, **original}
+    source = shake(LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=rope)))
+    model = imported(FAMILY, source)
+    assert model.config.max_cached_len == 64 and model.config.max_len == int(64 * factor)
+    for length in (10, 40, 64, 65, 100, 127):
+        ids_BT = torch.randint(0, 67, (2, length), generator=torch.Generator().manual_seed(length))
+        with torch.no_grad():
+            expected = fresh_angles(source)(ids_BT).logits
+            torch.testing.assert_close(model(ForwardBatch(ids_BT)), expected, atol=1e-4, rtol=1e-4)
+            again = exported(FAMILY, model, source)(ids_BT).logits
+            torch.testing.assert_close(again, expected, atol=1e-4, rtol=1e-4)
+
+
+def fresh_angles(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """transformers keeps the angles of the longest text so far."""
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    return model
+
+
 def test_a_billion_layers_are_refused_before_anything_is_made() -> None:
     config = LlamaConfig(**SIZES).to_dict() | {"num_hidden_layers": 10**9}
     with pytest.raises(DataError, match="num_hidden_layers is 1000000000: it must be at most"):

@@ -136,6 +136,9 @@ def canonical(config: ModelConfig) -> dict[str, Any]:
         values["dense_feedforward"] = dense
     else:
         del values["dense_feedforward"]
+    if config.position.max_cached_len is not None:
+        # transformers knows the original length of dynamic RoPE scaling, and no maximum
+        values["max_len"] = config.position.max_cached_len
     del values["init_std"]
     return values
 

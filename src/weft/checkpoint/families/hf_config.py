@@ -52,7 +52,7 @@ ROPE_KEYS = {
 ORIGINAL_LENGTH = "original_max_position_embeddings"
 ROPE_TYPES = {
     "linear": ("factor",),
-    "dynamic": ("factor", ORIGINAL_LENGTH),
+    "dynamic": ("factor",),
     "yarn": (
         "factor",
         ORIGINAL_LENGTH,
@@ -152,13 +152,23 @@ def read_rope_scaling(values: Mapping[str, Any], hf: HFConfig) -> dict[str, Any]
         raise DataError(f"rope_type is {kind!r}: Weft supports {known}.", hf.path)
     keys = ROPE_TYPES[kind]
     settings = {ROPE_KEYS[key]: values[key] for key in keys if values.get(key) is not None}
-    if ORIGINAL_LENGTH in keys:
+    # the original length of dynamic scaling is max_position_embeddings, as in transformers, which
+    # ignores original_max_position_embeddings there
+    if ORIGINAL_LENGTH in keys or kind == "dynamic":
         settings.setdefault("original_max_len", hf.size("max_position_embeddings", 2048))
     return {"kind": kind, **settings}
 
 
+def read_max_len(hf: HFConfig, default: int = 2048) -> int:
+    """max_position_embeddings; with dynamic RoPE scaling, up to `factor` times as many tokens."""
+    length, scaling = hf.size("max_position_embeddings", default), read_rope(hf)["scaling"]
+    is_dynamic = scaling["kind"] == "dynamic"
+    return int(length * HFConfig(scaling, hf.path).number("factor", 1.0)) if is_dynamic else length
+
+
 def write_rope(config: ModelConfig) -> dict[str, Any]:
-    """Both spellings, for old and new versions of `transformers`."""
+    """Both spellings, for old and new versions of `transformers`; with dynamic scaling also
+    max_position_embeddings, which is its original length."""
     position = config.position
     if not isinstance(position, RotaryConfig):
         return {}
@@ -171,8 +181,12 @@ def write_rope(config: ModelConfig) -> dict[str, Any]:
         }
     hf_keys = {setting: key for key, setting in ROPE_KEYS.items()}
     settings = {hf_keys[name]: value for name, value in scaling.items() if value is not None}
+    original = {}
+    if kind == "dynamic":
+        original = {"max_position_embeddings": settings.pop(ORIGINAL_LENGTH)}
     rule = {"rope_type": kind, **settings}
     return {
+        **original,
         "rope_theta": theta,
         "rope_scaling": rule,
         "rope_parameters": {**rule, "rope_theta": theta},

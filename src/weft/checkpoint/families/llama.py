@@ -26,7 +26,7 @@ from weft.checkpoint.families.gguf_metadata import (
     write_gguf_sizes,
     write_llama3_divisors,
 )
-from weft.checkpoint.families.hf_config import HFConfig, read_rope, write_rope
+from weft.checkpoint.families.hf_config import HFConfig, read_max_len, read_rope, write_rope
 from weft.checkpoint.weight_rules import (
     WeightRule,
     converted,
@@ -50,7 +50,7 @@ def read_hf(hf: HFConfig) -> ModelConfig:
             "vocab_size": hf.size("vocab_size"),
             "width": hf.size("hidden_size"),
             "num_layers": hf.size("num_hidden_layers"),
-            "max_len": hf.size("max_position_embeddings", 2048),
+            "max_len": read_max_len(hf),
             "dropout": 0.0,
             "attention": {
                 "kind": "gqa",
