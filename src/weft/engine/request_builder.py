@@ -25,6 +25,7 @@ from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import check_stops
 from weft.engine.grammar import Grammar, GrammarVocabulary, make_grammar
 from weft.engine.request import GREEDY, GenerationRequest
+from weft.engine.request_checks import check_request_ids
 from weft.engine.scheduling.admission import check_counts, check_lengths
 from weft.engine.scheduling.sequence import Request
 from weft.sampling.params import SamplingKeywords, SamplingParams
@@ -32,6 +33,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_training import TokenizerConfig
 
 if TYPE_CHECKING:
+    from weft.text.chat_encoding import ChatEncoder
     from weft.text.chat_template import ChatTemplate
 
 DEFAULT_MAX_TOKENS = 128
@@ -122,29 +124,35 @@ class RequestBuilder:
         end = self.tokenizer.end_id
         return frozenset(self.generation_config.ends or ([] if end is None else [end]))
 
-    def prompt_ids(self, prompt: str, parse_special: bool = False) -> list[int]:
+    def prompt_ids(self, prompt: str) -> list[int]:
         """The ids of a prompt: BOS and the text. Never truncated: a prompt without its end would
         be continued in the wrong place."""
-        body = self.tokenizer.encode(prompt, False, sys.maxsize, parse_special)
-        begin = self.tokenizer.frame[0]
-        # a chat template contains BOS itself
-        return body if parse_special and body[: len(begin)] == begin else [*begin, *body]
+        return [*self.tokenizer.frame[0], *self.tokenizer.encode(prompt, False, sys.maxsize)]
 
     def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids of a conversation in the model's chat template, up to the next answer."""
-        return self.prompt_ids(self.template.render(messages), parse_special=True)
+        body, begin = self.chat_encoder.encode(messages), self.tokenizer.frame[0]
+        # most chat templates contain BOS themselves
+        return body if body[: len(begin)] == begin else [*begin, *body]
 
-    @cached_property
+    @property
     def template(self) -> ChatTemplate:
         """The model's chat template; a UsageError if it has none."""
+        return self.chat_encoder.template
+
+    @cached_property
+    def chat_encoder(self) -> ChatEncoder:
+        """Encodes conversations; a UsageError if the model has no chat template."""
         if self.template_source is None:
             raise UsageError(
                 "this model has no chat template: it was not trained for conversations. "
                 "`generate` continues a text."
             )
+        from weft.text.chat_encoding import ChatEncoder
         from weft.text.chat_template import ChatTemplate
 
-        return ChatTemplate(self.template_source, self.tokenizer.special_tokens)
+        template = ChatTemplate(self.template_source, self.tokenizer.special_tokens)
+        return ChatEncoder(template, self.tokenizer)
 
     def completion(self, ids: Sequence[int], options: GenerationOptions) -> GenerationRequest:
         """A request that continues `ids`."""
@@ -210,7 +218,7 @@ class RequestBuilder:
         scheduled = Request("", request.prompt, request.max_tokens, n=request.n, beam=beam)
         check_counts(scheduled, self.limits)
         check_lengths(scheduled, self.limits)
-        request.sampling.check_ids(self.config.vocab_size)
+        check_request_ids(request, self.config)
         return request
 
 

@@ -10,6 +10,7 @@ bpe_dropout         text -> ids with randomly skipped merges, seeded
 encoding            begin and end, truncation, and the counts of it
 hf/                 tokenizer files of Hugging Face folders -> Tokenizer; one file a format
 chat_template       messages -> the prompt that a model continues, by its own template
+chat_encoding       messages -> its ids; special tokens in the content of messages stay text
 template_sandbox    renders templates in a helper process with limits on memory and time
 template_renderer   the program of that process: jinja2's sandbox, nothing of Weft
 batching            lengths -> batches under a token budget; ids -> padded tensors (needs torch)
