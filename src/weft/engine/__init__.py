@@ -5,6 +5,7 @@ Modules in the order in which a request passes through them:
     loaded_model    a path -> LoadedModel: translate, generate, chat, embed, perplexity
     request_builder texts and GenerationOptions -> GenerationRequests
     request         GenerationRequest, SampleState, RequestOutput
+    request_checks  token ids that the model does not have are rejected at submission
     config          EngineConfig and SchedulerConfig
     client          several callers share an engine; Completion, Translation
     engine          one step: schedule, run, sample, commit

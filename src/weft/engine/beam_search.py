@@ -96,6 +96,8 @@ class BeamSearch:
     histories: list[list[int]] = field(default_factory=lambda: [[]])
     finished: list[Hypothesis] = field(default_factory=list)
     is_done: bool = False
+    not_finite: int | None = None
+    """Number of the token whose logits were not finite, which ends the search with an error."""
 
     @property
     def length(self) -> int:
@@ -196,6 +198,8 @@ class BeamBatch:
         self.banned = banned_rows(searches, range(number + 1))
         self.tokens: IntArray = np.full((number, width, int(self.max_steps.max())), NO_TOKEN)
         """The tokens of each beam in the steps of this plan."""
+        self.not_finite: IntArray = np.zeros(number, dtype=np.int64)
+        """The step of each search whose logits were not finite, counted from 1; 0: none."""
         if width > 1:
             self.init_beams()
 
@@ -224,12 +228,14 @@ class BeamBatch:
             ids: np.flatnonzero(np.isin(active, of)).tolist() for ids, of in self.banned.items()
         }
         best = logits.top_k(1, rows)
+        self.check_finite(best[2][:, None])
         if step == 0:  # tokens are forced only in the first step of a plan
             force_tokens(self.searches, range(len(active) + 1), logits, best)
         logp_N, ids_N = best[0][:, 0], best[1][:, 0]
         self.scores[active, 0] += logp_N
         self.tokens[active, 0, step] = ids_N
         self.num_steps[active] += 1
+        # a log-probability that is not finite makes the score NaN or -inf
         continues_N = (ids_N != self.end_ids[active]) & (self.scores[active, 0] > -inf)
         continues_N &= step + 1 < self.max_steps[active]
         self.active = active[continues_N]
@@ -251,7 +257,18 @@ class BeamBatch:
         self.tokens[active, 0, step : step + tokens.shape[1]] = tokens
         self.scores[active, 0] = scores
         self.num_steps[active] += (tokens != NO_TOKEN).sum(1)
+        self.not_finite[active] = np.where(np.isnan(scores), self.num_steps[active], 0)
         return True
+
+    def check_finite(self, lse_GW: FloatArray) -> None:
+        """Mark the active searches with a running beam whose log-sum-exp is NaN or infinite, which
+        it is if and only if one of its logits is NaN or infinite or all are -inf."""
+        is_wrong_GW = ~np.isfinite(lse_GW)
+        if is_wrong_GW.any():
+            active = self.active
+            # sequences without a beam may hold anything
+            is_wrong_G = (is_wrong_GW & (self.scores[active] > -inf)).any(1)
+            self.not_finite[active[is_wrong_G]] = self.num_steps[active[is_wrong_G]] + 1
 
     def choose_beams(self, logits: NextTokenLogits) -> SampledTokens:
         """Rank the candidates of all beams; the best continue."""
@@ -282,8 +299,9 @@ class BeamBatch:
         banned = {
             ids: rows_GW[np.isin(active, of)].ravel().tolist() for ids, of in self.banned.items()
         }
-        logp_NK, ids_NK, _ = logits.top_k(2 * W, banned)
+        logp_NK, ids_NK, lse_N = logits.top_k(2 * W, banned)
         index = (np.arange(len(active))[:, None], self.sequences[active])
+        self.check_finite(lse_N.reshape(-1, W)[index])
         shape = (len(active), W, -1)
         return logp_NK.reshape(shape)[index], ids_NK.reshape(shape)[index]
 
@@ -291,11 +309,14 @@ class BeamBatch:
         """In the first step of a plan tokens may be forced, and beams may be missing."""
         begins = [0, *accumulate(self.num_beams.tolist())]
         best = logits.top_k(2 * self.width, banned_rows(self.searches, begins))
-        force_tokens(self.searches, begins, logits, best)
-        logp_NK, ids_NK = best[:2]
-        logp_GWK = np.full((len(self.searches), self.width, logp_NK.shape[1]), -inf)
-        ids_GWK = np.zeros(logp_GWK.shape, dtype=ids_NK.dtype)
+        logp_NK, ids_NK, lse_N = best
+        lse_GW = np.zeros((len(self.searches), self.width))
         has_beam_GW = np.arange(self.width) < self.num_beams[:, None]
+        lse_GW[has_beam_GW] = lse_N
+        self.check_finite(lse_GW)
+        force_tokens(self.searches, begins, logits, best)
+        logp_GWK = np.full((*lse_GW.shape, logp_NK.shape[1]), -inf)
+        ids_GWK = np.zeros(logp_GWK.shape, dtype=ids_NK.dtype)
         logp_GWK[has_beam_GW], ids_GWK[has_beam_GW] = logp_NK, ids_NK
         return logp_GWK, ids_GWK
 
@@ -324,6 +345,7 @@ class BeamBatch:
         self.num_steps[active] += 1
         best_G = scores_GW[:, 0]
         is_done_G = ~(best_G > -inf) | (best_G / self.normalizers[active] <= self.to_beat[active])
+        is_done_G |= self.not_finite[active] > 0
         continues_G = ~is_done_G & (self.num_steps[active] < self.max_steps[active])
         if not self.is_multi_step:  # the scheduler forks; there is no further step
             return SampledTokens(ids_GW.ravel(), np.zeros(ids_GW.size, dtype=bool))
@@ -342,14 +364,19 @@ class BeamBatch:
 
     def results(self) -> Sequence[Appended | Forked]:
         """Update the searches; return what the scheduler has to do for each."""
-        if self.width == 1:
-            return [self.appended(index) for index in range(len(self.searches))]
-        return [self.forked(index) for index in range(len(self.searches))]
+        update = self.appended if self.width == 1 else self.forked
+        results: list[Appended | Forked] = []
+        for index, search in enumerate(self.searches):
+            before, step = search.length, int(self.not_finite[index])
+            search.not_finite = before + step if step else None
+            results.append(update(index))
+        return results
 
     def appended(self, index: int) -> Appended:
         search = self.searches[index]
         tokens: list[int] = self.tokens[index, 0, : self.num_steps[index]].tolist()
         search.extend_greedy(tokens, float(self.scores[index, 0]))
+        search.is_done |= search.not_finite is not None
         return Appended(tokens, search.is_done)
 
     def forked(self, index: int) -> Forked:
@@ -357,6 +384,7 @@ class BeamBatch:
         number = int(self.num_children[index])
         histories = [self.history(index, beam) for beam in range(number)]
         search.set_beams(histories, self.scores[index, :number].tolist(), self.finished[index])
+        search.is_done |= search.not_finite is not None
         if search.is_done:
             return Forked([], num_steps, self.is_multi_step)
         arrays = (self.roots[index], self.tokens[index, :, :num_steps], self.sequences[index])

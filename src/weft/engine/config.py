@@ -13,10 +13,19 @@ from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.core.registry import nearest
 from weft.models.config import ModelConfig
+from weft.nn.positions import LearnedConfig
 
 DYNAMIC_SCALING = (
     " (original_max_len of the model's dynamic RoPE scaling, the limit with a KV cache)"
 )
+POSITION_TABLE = " (position.max_len, the rows of the model's table of learned positions)"
+
+
+def max_len_note(model: ModelConfig) -> str:
+    """Added to max_len in messages: why it is lower than the model's; empty if it is not."""
+    if model.max_cached_len == model.max_len:
+        return ""
+    return POSITION_TABLE if isinstance(model.position, LearnedConfig) else DYNAMIC_SCALING
 
 
 class SchedulerConfig(Config):
@@ -107,14 +116,13 @@ class EngineConfig(Config):
 
     def scheduler(self, model: ModelConfig, can_run_multi_step: bool = True) -> SchedulerConfig:
         """The part that the scheduler reads."""
-        is_limited = model.max_cached_len < model.max_len
         return SchedulerConfig(
             token_budget=self.token_budget,
             encoder_budget=self.encoder_budget,
             max_running=min(self.max_running, self.token_budget),
             num_steps=self.num_steps if can_run_multi_step else 1,
             max_len=model.max_cached_len,
-            max_len_note=DYNAMIC_SCALING if is_limited else "",
+            max_len_note=max_len_note(model),
             max_source_len=model.max_cached_len,
             preempt_every=self.preempt_every,
             miss_every=self.miss_every,

@@ -20,6 +20,7 @@ from weft.core.errors import UsageError
 from weft.text.tokenizer import Tokenizer
 
 Reason = Literal["end", "stop", "length"]
+MAX_STOPS, MAX_STOP_BYTES = 64, 512
 
 
 @dataclass(frozen=True)
@@ -134,11 +135,27 @@ def overlap(text: str, stop: str) -> int:
 
 
 def check_stops(stops: Sequence[str]) -> None:
-    """Raise a UsageError for a str instead of a list, and for an empty stop string."""
+    """Raise a UsageError for a str instead of a list, for too many stop strings, and for one that
+    is empty or too long: they are searched for after every token."""
     if isinstance(stops, str):
         raise UsageError(f"stop is the str {stops!r}: pass a list of them. Use [stop] for one.")
     if "" in stops:
         raise UsageError("a stop is '': it must have at least one character. Leave it out.")
+    if len(stops) > MAX_STOPS:
+        raise UsageError(
+            f"stop has {len(stops)} strings: at most {MAX_STOPS} are allowed. Use fewer."
+        )
+    longest = max(stops, key=num_bytes, default="")
+    if num_bytes(longest) > MAX_STOP_BYTES:
+        raise UsageError(
+            f"the stop {longest[:20]!r}... has {num_bytes(longest)} bytes in UTF-8: at most "
+            f"{MAX_STOP_BYTES} are allowed. Use a part of it."
+        )
+
+
+def num_bytes(text: str) -> int:
+    """Length in UTF-8; half of a surrogate pair, which is never generated, counts 3."""
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 @lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
+from math import isnan
 from pathlib import Path
 
 import torch
@@ -41,10 +42,13 @@ from weft.engine.beam_search import BeamSearch
 from weft.engine.cache_file import CacheFileSummary, cache_key, load_cache, save_cache
 from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import FinishReason
+from weft.engine.logits import HIDDEN_NOT_FINITE, not_finite_error
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.model_runner import ModelRunner
 from weft.engine.request import GenerationRequest, RequestOutput, SampleState, SampleStateFactory
+from weft.engine.request_checks import check_request_ids, check_text_ids
 from weft.engine.sampling_step import StepChooser
+from weft.engine.scheduling.admission import check_request
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
@@ -90,13 +94,14 @@ class Engine:
         """Add a request and return its id. Raises a UsageError, and changes nothing, for a request
         that can never be served."""
         request_id = self.new_id()
-        request.check_ids(self.model.config.vocab_size)
-        samples = self.sample_states.create_all(request)
+        check_request_ids(request, self.model.config)
         beam = request.beam.width if request.beam else 0
         prompt = tuple(request.prompt)
         scheduled = Request(
             request_id, prompt, request.max_tokens, request.source, request.salt, request.n, beam
         )
+        check_request(scheduled, self.scheduler.config, self.kv_cache)  # before n samples exist
+        samples = self.sample_states.create_all(request)
         self.scheduler.add(scheduled)
         self.requests[request_id] = scheduled
         if request.beam:
@@ -108,8 +113,10 @@ class Engine:
 
     def submit_embedding(self, ids: Iterable[int]) -> str:
         """Add a text for the encoder: its hidden states come in one output."""
+        text = tuple(ids)
+        check_text_ids(text, self.model.config)
         request_id = self.new_id()
-        self.scheduler.add(Request(request_id, tuple(ids), 0, is_pooling=True))
+        self.scheduler.add(Request(request_id, text, 0, is_pooling=True))
         return request_id
 
     def submit_score(self, ids: Iterable[int]) -> str:
@@ -127,6 +134,7 @@ class Engine:
                 f"the text has {len(text)} tokens: log-probabilities need at least 2, as the first "
                 "token is not predicted. Use a longer text."
             )
+        check_text_ids(text, self.model.config)
         request_id = self.new_id()
         self.scheduler.add(Request(request_id, text[:-1], 0, is_pooling=True))
         self.texts_to_score[request_id] = text
@@ -184,10 +192,15 @@ class Engine:
     def pooling_output(self, request_id: str, x_TD: Tensor) -> RequestOutput:
         """The output of a text that was read as a whole: its hidden states or log-probabilities."""
         text, finish = self.texts_to_score.get(request_id), FinishReason("end")
+        if not bool(x_TD.isfinite().all()):
+            return RequestOutput(request_id, error=HIDDEN_NOT_FINITE)
         if text is None:
             return RequestOutput(request_id, vectors_TD=x_TD, finish=finish)
         pairs = zip(text[1:], self.runner.score(x_TD, text[1:]), strict=True)
         logprobs = [TokenLogprob(token, logprob) for token, logprob in pairs]
+        number = next((n for n, one in enumerate(logprobs, 2) if isnan(one.logprob)), None)
+        if number is not None:
+            return RequestOutput(request_id, error=not_finite_error(number))
         return RequestOutput(request_id, logprobs=logprobs, finish=finish)
 
     def drop(self, plan: Plan) -> None:

@@ -39,7 +39,7 @@ from weft.engine.client import (
     beam_translations,
     sampled_translations,
 )
-from weft.engine.config import DYNAMIC_SCALING, EngineConfig
+from weft.engine.config import EngineConfig, max_len_note
 from weft.engine.engine import Engine
 from weft.engine.pooling import TextScore, embed_texts, score_texts
 from weft.engine.request import GenerationRequest, RequestOutput
@@ -103,10 +103,9 @@ def check_model(model: str | Path, task: Task, max_tokens: int | None = None) ->
     check_task(config.kind, task)
     limit = config.max_cached_len
     if max_tokens is not None and max_tokens >= limit:
-        note = DYNAMIC_SCALING if limit < config.max_len else ""
         raise UsageError(
-            f"max_tokens is {max_tokens} but the model's max_len is {limit}{note}, and the prompt "
-            f"takes at least one token. Use at most {limit - 1}."
+            f"max_tokens is {max_tokens} but the model's max_len is {limit}{max_len_note(config)}, "
+            f"and the prompt takes at least one token. Use at most {limit - 1}."
         )
 
 

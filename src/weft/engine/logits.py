@@ -25,6 +25,20 @@ TopLogprobs = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
 """Log-probabilities logp_NK, ids_NK and the log-sum-exp of each row, lse_N."""
 
 
+HIDDEN_NOT_FINITE = (
+    "the model's hidden states are not finite (NaN or infinity): its weights may contain NaN or "
+    "infinity. Use an earlier checkpoint."
+)
+
+
+def not_finite_error(token: int) -> str:
+    """The error of a request whose logits were not finite at this token of its output, from 1."""
+    return (
+        f"the model's logits are not finite (NaN or infinity) at token {token} of the output: its "
+        "weights may contain NaN or infinity. Use an earlier checkpoint."
+    )
+
+
 class NextTokenLogits:
     """N positions: their hidden states x_ND, and their logits once they are computed."""
 

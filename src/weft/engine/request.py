@@ -14,7 +14,6 @@ from functools import cached_property
 
 from torch import Tensor
 
-from weft.core.errors import UsageError
 from weft.engine.beam_search import BeamConfig, Hypothesis
 from weft.engine.detokenizer import Detokenizer, FinishReason, NullDetokenizer
 from weft.engine.grammar import Grammar, GrammarVocabulary, Matcher
@@ -47,20 +46,6 @@ class GenerationRequest:
     """Beam search instead of sampling. Its hypotheses are in the last output."""
     salt: str = ""
     """Requests with different salts share nothing in the prefix cache."""
-
-    def check_ids(self, vocab_size: int) -> None:
-        """Raise a UsageError for ids outside the vocabulary."""
-        self.sampling.check_ids(vocab_size)
-        if self.beam is None:
-            return
-        first = () if self.beam.first is None else (self.beam.first,)
-        for name, ids in (("banned", self.beam.banned), ("first", first), ("ends", self.ends)):
-            wrong = [index for index in ids if not 0 <= index < vocab_size]
-            if wrong:
-                raise UsageError(
-                    f"{name} of the beam search contains id {wrong[0]}, but ids range from 0 to "
-                    f"{vocab_size - 1}. Use ids of this model's vocabulary."
-                )
 
 
 @dataclass(frozen=True)

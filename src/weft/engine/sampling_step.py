@@ -24,18 +24,13 @@ from weft.engine.beam_search import BeamBatch, BeamSearch
 from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.detokenizer import FinishReason
 from weft.engine.input_batch import InputBatch, SampledTokens
-from weft.engine.logits import NextTokenLogits
+from weft.engine.logits import NextTokenLogits, not_finite_error
 from weft.engine.logprobs import TokenLogprob, token_logprob
 from weft.engine.request import RequestOutput, SampleState
 from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId
 from weft.engine.speculative import num_accepted
 from weft.sampling.logits_processors import SamplingRow
-from weft.sampling.sampler import NO_TOKEN, sample
-
-NOT_FINITE = (
-    "the model's logits are not finite: its weights may contain NaN or infinity. Use an earlier "
-    "checkpoint."
-)
+from weft.sampling.sampler import NO_TOKEN, NOT_FINITE, sample
 
 Samples = Mapping[str, Mapping[int, SampleState]]
 """Request id -> index -> sample."""
@@ -230,6 +225,9 @@ def append_tokens(
         if token == NO_TOKEN:
             error = "the grammar and the banned tokens together exclude every token."
             break
+        if token == NOT_FINITE:
+            error = not_finite_error(len(state.output) + 1)
+            break
         tokens.append(token)
         if num_logprobs is not None:
             logprobs.append(token_logprob(logits_NV[rows.first + i], token, num_logprobs))
@@ -255,6 +253,8 @@ def append_tokens(
 def search_output(request_id: str, search: BeamSearch) -> RequestOutput:
     """The output of a beam search that is done."""
     hypotheses = search.best()
-    error = None if hypotheses else NOT_FINITE
+    error = None if hypotheses else "the banned tokens exclude every continuation."
+    if search.not_finite is not None:
+        hypotheses, error = [], not_finite_error(search.not_finite)
     finish = FinishReason("end")
     return RequestOutput(request_id, finish=finish, hypotheses=hypotheses, error=error)

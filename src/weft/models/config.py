@@ -70,8 +70,9 @@ class ModelConfig(Config):
 
     @property
     def max_cached_len(self) -> int:
-        """Longest sequence that can run with a KV cache: max_len, or the original length of dynamic
-        RoPE scaling, beyond which every new token would change the cached keys."""
+        """Longest sequence that can run with a KV cache: max_len, or the rows of a shorter table of
+        learned positions, or the original length of dynamic RoPE scaling, beyond which every new
+        token would change the cached keys."""
         positions = [p for p in (self.position, self.local_position) if p is not None]
         limits = [position.max_cached_len for position in positions]
         return min([self.max_len, *(limit for limit in limits if limit is not None)])

@@ -41,7 +41,7 @@ from weft.nn.block import Block
 from weft.nn.embedding import Embedding
 from weft.nn.feedforward import build_feedforward
 from weft.nn.norm import build_norm
-from weft.nn.positions import build_position
+from weft.nn.positions import LearnedConfig, build_position
 from weft.nn.positions.base import PositionShape
 
 
@@ -155,8 +155,8 @@ class Stack(nn.Module):
         if batch.cache is None:
             return
         limit = config.max_cached_len
-        if limit == config.max_len:
-            return
+        if limit == config.max_len or isinstance(config.position, LearnedConfig):
+            return  # a table of positions checks its length itself
         length = T + (start if isinstance(start, int) else int(start.max()))
         if length > limit:
             raise UsageError(

@@ -1,7 +1,9 @@
 """Sampling parameters: how the next token is chosen from its logits.
 
 Names and ranges are those of OpenAI's API where it has them, otherwise those of vLLM and
-transformers. Differs from both: a value outside its range is an error, it is never clamped.
+transformers. Differs from both: a value outside its range is an error, it is never clamped, and the
+ranges keep logits finite in float32: the largest bias times the largest penalty divided by the
+smallest temperature is 1e31.
 
 The fields are the only declaration of the parameters. Type, range, default and help text of the
 command-line options are read from here (`cli/generation_options.py`), and the docstring of a field
@@ -23,14 +25,17 @@ GREEDY_BELOW = 1e-5
 """A smaller temperature is treated as 0: dividing by it would overflow float32."""
 
 TokenId = Annotated[int, Field(ge=0)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+MAX_BIAS, MAX_FACTOR = 1e20, 1e6
+MAX_LOGPROBS = 20
+"""As in OpenAI's API."""
+Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class SamplingParams(Config):
     """Parameters of one request. Temperature 0 is greedy: the argmax after bias and penalties."""
 
-    temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
+    temperature: float = Field(1.0, ge=0, le=MAX_FACTOR, allow_inf_nan=False)
     """Sampling temperature; 0: greedy."""
     top_k: int = Field(0, ge=0)
     """Sample from the k most likely tokens; 0: all."""
@@ -38,19 +43,19 @@ class SamplingParams(Config):
     """Nucleus sampling: the most likely tokens whose probabilities add up to this; 1: all."""
     min_p: float = Field(0.0, ge=0, lt=1)
     """Minimum probability of a token, relative to the most likely token; 0: no minimum."""
-    repetition_penalty: float = Field(1.0, gt=0, allow_inf_nan=False)
+    repetition_penalty: float = Field(1.0, ge=1 / MAX_FACTOR, le=MAX_FACTOR, allow_inf_nan=False)
     """Above 1: tokens of the prompt and the output become less likely; 1: off."""
     presence_penalty: Penalty = 0.0
     """Subtracted from the logits of tokens that occur in the output."""
     frequency_penalty: Penalty = 0.0
     """Subtracted from a token's logit once for each occurrence in the output."""
-    logit_bias: dict[TokenId, Finite] = {}
+    logit_bias: dict[TokenId, Bias] = {}
     """Added to the logits of single tokens: {id: bias}."""
     banned: tuple[TokenId, ...] = ()
     """Token ids that are never chosen."""
     seed: int = Field(0, ge=0)
     """Seed of the random draws; the same seed gives the same text."""
-    logprobs: int | None = Field(None, ge=0)
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     """Return the log-probability of each token and of the N most likely ones."""
 
     keep_argmax: ClassVar[frozenset[str]] = frozenset(

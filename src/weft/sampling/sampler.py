@@ -10,8 +10,10 @@ draw.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,11 +31,14 @@ MASK_64 = (1 << 64) - 1
 
 NO_TOKEN = -1
 """Returned instead of an id if every token is excluded."""
+NOT_FINITE = -2
+"""Returned instead of an id if the model's logits contain NaN or infinity, or are all -inf."""
 
 
 def sample(logits_BV: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """Choose one id per row. NO_TOKEN (-1) where grammar and bans exclude all tokens: the caller
-    ends that request with an error, the others continue."""
+    """Choose one id per row. NO_TOKEN (-1) where grammar and bans exclude all tokens, NOT_FINITE
+    (-2) where the logits are not numbers: the caller ends that request with an error, the others
+    continue."""
     check_shapes(logits_BV=logits_BV, B=len(rows))
     if all(row.is_argmax for row in rows):
         return greedy(logits_BV)
@@ -47,11 +52,16 @@ def sample(logits_BV: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     return ids_B
 
 
-def sample_row(logits_V: Tensor, row: SamplingRow) -> int:
+def sample_row(model_logits_V: Tensor, row: SamplingRow) -> int:
     """Choose the id of one row."""
-    logits_V = process_logits(logits_V.float(), row, PROCESSORS)
-    if not logits_V.max() > NEG_INF:
-        return NO_TOKEN
+    logits_V = process_logits(model_logits_V.float(), row, PROCESSORS)
+    # a maximum is NaN if any logit is; only excluded tokens are not in that of the processed logits
+    has_excluded = row.allowed_V is not None or bool(row.params.banned)
+    if has_excluded and not math.isfinite(model_logits_V.max()):
+        return NOT_FINITE
+    largest = float(logits_V.max())
+    if not math.isfinite(largest):
+        return NO_TOKEN if has_excluded and largest == NEG_INF else NOT_FINITE
     if row.params.is_greedy:
         return int(logits_V.argmax())
     random_number = uniform(row.params.seed, row.position)
@@ -79,8 +89,14 @@ def draw(logits_V: Tensor, u: float) -> int:
 
 
 def greedy(logits_BV: Tensor) -> Tensor:
-    """The most likely token of each row; ties by the lowest id."""
+    """The most likely token of each row, ties by the lowest id; NOT_FINITE where its logit is NaN
+    or infinite. The argmax of a row with NaN is a NaN, so its logit alone tells."""
     if logits_BV.device.type == "cpu" and logits_BV.dtype == torch.float32:
         # numpy's argmax is vectorized, torch's is not
-        return torch.from_numpy(logits_BV.detach().numpy().argmax(-1))
-    return logits_BV.argmax(-1)
+        array_BV = logits_BV.detach().numpy()
+        array_B = array_BV.argmax(-1)
+        array_B[~np.isfinite(array_BV[np.arange(len(array_B)), array_B])] = NOT_FINITE
+        return torch.from_numpy(array_B)
+    ids_B = logits_BV.argmax(-1)
+    is_finite_B = logits_BV.gather(-1, ids_B[:, None])[:, 0].isfinite()
+    return ids_B.where(is_finite_B, NOT_FINITE)

@@ -94,7 +94,8 @@ class PositionConfigBase(Config):
 
     @property
     def max_cached_len(self) -> int | None:
-        """Longest sequence whose cached keys stay valid while it grows; None: any length."""
+        """Longest sequence that has positions, or whose cached keys stay valid while it grows;
+        None: any length."""
         return None
 
 

@@ -30,6 +30,10 @@ class LearnedConfig(PositionConfigBase):
     init_std: float = Field(0.02, gt=0)
     """Standard deviation of the initial table."""
 
+    @property
+    def max_cached_len(self) -> int | None:
+        return self.max_len
+
 
 class Learned(Position):
     """x + table[offset + position]. `table_MD` has offset + max_len rows."""

@@ -1,0 +1,203 @@
+"""A bad request is one sentence at submission, and the other requests do not notice it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from weft.cache.contiguous_cache import ContiguousCache
+from weft.core.errors import ConfigError, UsageError
+from weft.core.forward_batch import ForwardBatch
+from weft.engine.beam_search import BeamConfig
+from weft.engine.config import EngineConfig
+from weft.engine.engine import Engine
+from weft.engine.loaded_model import LoadedModel
+from weft.engine.request import GenerationRequest
+from weft.sampling.params import SamplingParams
+
+from .tiny import tiny
+
+SMALL = EngineConfig(page_size=4, cache_gib=1e-3)
+SAMPLED = SamplingParams(temperature=0.9, seed=3, logprobs=2)
+PROMPTS = [(5, 9, 30, 7), (5, 9, 30, 8, 40), (20, 21)]
+ABSURD = [-1, 317, 2**31 - 2, 2**63, 1.5]
+"""The tiny model has 317 ids."""
+
+
+def engine_of(kind: str = "decoder", **changes: Any) -> Engine:
+    checkpoint = tiny(kind, **changes)
+    return Engine(checkpoint.model, checkpoint.tokenizer, SMALL)
+
+
+def requests(kind: str) -> list[GenerationRequest]:
+    source = (7, 8, 9) if kind == "encoder-decoder" else None
+    found = [GenerationRequest(prompt, 6, source, SAMPLED) for prompt in PROMPTS]
+    return [*found, GenerationRequest((5, 6), 6, source, beam=BeamConfig(3), ends=frozenset([2]))]
+
+
+def results(engine: Engine, asked: list[GenerationRequest], bad: Any = None) -> list[list[Any]]:
+    """What each request gets, to the last bit; `bad` is called before every step."""
+    found: dict[str, list[Any]] = {engine.submit(one): [] for one in asked}
+    while not engine.is_idle:
+        if bad is not None:
+            bad(engine)
+        for output in engine.step():
+            logprobs = [one.logprob.hex() for one in output.logprobs]
+            beams = [(one.ids, one.score.hex()) for one in output.hypotheses]
+            found[output.request_id].append([output.tokens, output.text, logprobs, beams])
+    return list(found.values())
+
+
+BAD_IDS: list[tuple[str, Any]] = [
+    ("the prompt", lambda engine, i: engine.submit(GenerationRequest((5, i), 3))),
+    ("ends", lambda engine, i: engine.submit(GenerationRequest((5,), 3, ends=frozenset([2, i])))),
+    (
+        "banned of the beam search",
+        lambda engine, i: engine.submit(
+            GenerationRequest((5,), 3, beam=BeamConfig(2, banned=(i,)), ends=frozenset([2]))
+        ),
+    ),
+    (
+        "first of the beam search",
+        lambda engine, i: engine.submit(GenerationRequest((5,), 3, beam=BeamConfig(2, first=i))),
+    ),
+    ("the text", lambda engine, i: engine.submit_embedding([5, i])),
+    ("the text", lambda engine, i: engine.submit_score([5, 6, i])),
+]
+
+
+@pytest.mark.parametrize("index", ABSURD)
+@pytest.mark.parametrize(("name", "submit"), BAD_IDS)
+def test_an_id_that_the_model_does_not_have_is_refused(name: str, submit: Any, index: Any) -> None:
+    engine = engine_of()
+
+    def bad(_: Engine) -> None:
+        with pytest.raises(UsageError, match=f"^{name} contains id .*range from 0 to 316"):
+            submit(engine, index)
+
+    assert results(engine, requests("decoder"), bad) == results(engine_of(), requests("decoder"))
+
+
+@pytest.mark.parametrize("index", ABSURD)
+def test_an_id_of_the_source_is_checked_against_its_own_vocabulary(index: Any) -> None:
+    config = {"source_vocab_size": 50, "embedding": {"tied": "output"}}
+    engine = engine_of("encoder-decoder", **config)
+
+    def bad(_: Engine) -> None:
+        for wrong in (index, 50):
+            with pytest.raises(UsageError, match="^the source contains id .*from 0 to 49"):
+                engine.submit(GenerationRequest((1,), 3, (7, wrong)))
+            with pytest.raises(UsageError, match="^the text contains id .*from 0 to 49"):
+                engine.submit_embedding([7, wrong])
+
+    asked = requests("encoder-decoder")
+    assert results(engine, asked, bad) == results(engine_of("encoder-decoder", **config), asked)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"logit_bias": {5: 1e39}},
+        {"logit_bias": {5: -1e39}},
+        {"repetition_penalty": 1e-39},
+        {"repetition_penalty": 1e39},
+        {"temperature": 1e39},
+        {"logprobs": 21},
+        {"top_p": float("nan")},
+        {"min_p": float("nan")},
+        {"presence_penalty": float("inf")},
+    ],
+)
+def test_numbers_that_overflow_are_refused_when_they_are_named(values: dict[str, Any]) -> None:
+    (name,) = values
+    with pytest.raises(ConfigError, match=f"^{name}.* is .*: it must be .*Change {name}"):
+        SamplingParams(**{"temperature": 1, **values})
+
+
+EXTREMES: list[dict[str, Any]] = [
+    {"logit_bias": {5: 1e20, 6: -1e20}},
+    {"repetition_penalty": 1e6},
+    {"repetition_penalty": 1e-6},
+    {"temperature": 1e6},
+    {"temperature": 1e-5},
+    {"temperature": 1e-30},
+    {"top_p": 5e-324},
+    {"min_p": 5e-324},
+    {"min_p": 1 - 1e-16},
+    {"top_k": 2**80},
+    {"seed": 2**80},
+    {"logprobs": 20},
+    {"presence_penalty": -2, "frequency_penalty": -2},
+    {"logit_bias": {5: 1e20, 6: -1e20}, "repetition_penalty": 1e-6, "temperature": 1e-5},
+    {"logit_bias": {5: -1e20, 6: 1e20}, "repetition_penalty": 1e6, "temperature": 1e-5},
+    {"logit_bias": {5: -1e20}, "repetition_penalty": 1e6, "temperature": 1e-5, "min_p": 5e-324},
+]
+
+
+def test_every_allowed_number_gives_an_answer_and_changes_no_other() -> None:
+    sampled = [SamplingParams(**{"temperature": 1, **values}) for values in EXTREMES]
+    extreme = [GenerationRequest((5, 6, 5), 5, sampling=one) for one in sampled]
+    found = results(engine_of(), [*extreme, *requests("decoder")])
+    for outputs in found[: len(extreme)]:
+        assert sum(len(one[0]) for one in outputs) == 5
+    assert found[len(extreme) :] == results(engine_of(), requests("decoder"))
+
+
+def test_a_request_for_a_billion_samples_is_refused_before_they_are_made() -> None:
+    engine = engine_of()
+    with pytest.raises(UsageError, match="runs 1000000000 sequences at once"):
+        engine.submit(GenerationRequest((5,), 3, n=10**9))
+    assert engine.is_idle and not engine.samples
+
+
+@pytest.mark.parametrize(
+    ("stops", "message"),
+    [
+        (["a"] * 65, "stop has 65 strings: at most 64 are allowed"),
+        (["ok", "\u00e9" * 257], "has 514 bytes in UTF-8: at most 512 are allowed"),
+    ],
+)
+def test_stop_strings_have_limits(stops: list[str], message: str) -> None:
+    engine = engine_of()
+    with pytest.raises(UsageError, match=message):
+        engine.submit(GenerationRequest((5,), 3, stops=tuple(stops)))
+    engine.submit(GenerationRequest((5,), 3, stops=("a" * 512,) * 64))
+
+
+@pytest.mark.parametrize("prefix_cache", ["radix", "hash"])
+def test_a_salt_that_cannot_be_hashed_is_refused(prefix_cache: str) -> None:
+    engine = engine_of()
+    with pytest.raises(UsageError, match="salt .*surrogate"):
+        engine.submit(GenerationRequest((5,), 3, salt="\ud800"))
+    assert engine.is_idle
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_a_table_of_positions_shorter_than_max_len_limits_the_length(kind: str) -> None:
+    position = {"kind": "learned", "max_len": 12}
+    model = LoadedModel(tiny(kind, position=position))
+    engine, source = model.client.engine, (7,) if kind == "encoder-decoder" else None
+    expected = results(engine_of(kind, position=position), requests(kind))
+
+    def bad(_: Engine) -> None:
+        with pytest.raises(UsageError, match=r"max_len is 12 \(position.max_len, the rows of"):
+            engine.submit(GenerationRequest((5,) * 10, 3, source))
+        with pytest.raises(UsageError, match=r"it may have 1 to 12 \(position.max_len"):
+            engine.submit_embedding([5] * 13)
+
+    assert results(engine, requests(kind), bad) == expected
+    if kind == "decoder":
+        ((completion,),) = model.completions(["the"], temperature=0)
+        assert completion.num_prompt + len(completion.tokens) == 12
+    else:
+        assert model.translate(["the cat sat on the mat the cat sat on the mat"])
+
+
+def test_a_sequence_beyond_the_table_without_the_engine_names_the_table() -> None:
+    model = tiny("decoder", position={"kind": "learned", "max_len": 12}).model
+    for cache in (None, ContiguousCache(model.kv_specs(), 1, 40)):
+        batch = ForwardBatch(torch.ones(1, 20, dtype=torch.long), cache=cache)
+        with pytest.raises(UsageError, match="position 19 is beyond the table of 12 learned"):
+            model(batch)
