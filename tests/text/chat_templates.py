@@ -195,6 +195,33 @@ EVERYTHING = """\
 {%- call wrapped('user') %}inside{% endcall %}
 {{- bos_token }}{{ unknown_token_name }}"""
 
+NEMOTRON = """
+{%- set ns = namespace(enable_thinking=true) -%}
+{%- for message in messages -%}
+  {%- if message['role'] in ('user', 'system') -%}
+    {%- if '/no_think' in message['content'] -%}{%- set ns.enable_thinking = false -%}
+    {%- elif '/think' in message['content'] -%}{%- set ns.enable_thinking = true -%}{%- endif -%}
+  {%- endif -%}
+{%- endfor -%}
+{{- bos_token }}{{- '<SPECIAL_10>System\\n' -}}
+{%- for message in messages -%}
+  {%- set content = message['content'].replace('/no_think', '').replace('/think', '').strip() -%}
+  {%- if message['role'] == 'system' -%}{{- content + '\\n' -}}
+  {%- elif message['role'] == 'user' -%}{{- '<SPECIAL_11>User\\n' + content + '\\n' -}}
+  {%- else -%}
+    {%- if '</think>' in content -%}
+      {%- set content = content.split('</think>')[1].strip() -%}
+    {%- endif -%}
+    {{- '<SPECIAL_11>Assistant\\n' + content + '\\n<SPECIAL_12>\\n' -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<SPECIAL_11>Assistant\\n' -}}
+  {{- '<think>\\n' if ns.enable_thinking else '<think></think>' -}}
+{%- endif -%}
+"""
+"""In the style of Nemotron Nano v2: `replace` inside a loop."""
+
 TEMPLATES = {
     "chatml": CHATML,
     "llama2": LLAMA2,
@@ -203,6 +230,7 @@ TEMPLATES = {
     "gemma": GEMMA,
     "qwen2.5": QWEN25,
     "deepseek": DEEPSEEK,
+    "nemotron": NEMOTRON,
     "everything": EVERYTHING,
 }
 
@@ -222,6 +250,7 @@ CONVERSATIONS = {
         ("assistant", ""),
         ("user", "'quotes' \"and\" \\backslashes\\ & <tags>"),
     ),
+    "no thinking": talk(("system", "Be brief. /no_think"), ("user", "/think /no_think a")),
     "two users": talk(("user", "a"), ("user", "b")),
     "answer last": talk(("user", "a"), ("assistant", "b\n")),
     "assistant first": talk(("assistant", "b"), ("user", "c")),

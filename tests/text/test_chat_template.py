@@ -49,6 +49,21 @@ def test_a_conversation_has_the_text_that_transformers_makes(name, conversation,
         assert template.render(messages, prompt) == text
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "replace('l', 'LL')", "replace('l', 'L', 1)", "center(30)", "center(30, '*')", "ljust(9)",
+        "rjust(9, '.')", "zfill(12)",
+    ],
+)  # fmt: skip
+def test_methods_that_make_longer_text_work_inside_a_loop(call, theirs):
+    source = "{% for m in messages %}{% for i in [1, 2] %}[{{ m.content." + call + " }}]"
+    source += "{% endfor %}{% endfor %}"
+    for messages in CONVERSATIONS.values():
+        text = expected(theirs, source, messages, False)
+        assert text is not None and ChatTemplate(source).render(messages, False) == text
+
+
 @pytest.mark.parametrize("source", [LLAMA3, QWEN25])
 def test_further_variables_reach_the_template(source, theirs):
     extra = {"tools": [TOOL], "date_string": "1 Jan 2030"}
