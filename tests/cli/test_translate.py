@@ -10,13 +10,15 @@ import sys
 
 import pytest
 
-from tests.engine.tiny import tiny_folder
+from tests.engine.tiny import tiny, tiny_folder
+from weft.checkpoint.weft_folder import save_folder
 from weft.cli import translate as module
 from weft.cli.app import Command, main
 from weft.engine.loaded_model import load
 
 COMMANDS = {"translate": Command("weft.cli.translate", "Translate lines.")}
 LINES = ["the cat", "", "a dog ate the mat on two apples", "  ", "它很甜"]
+EXTRA_IDS = 64
 PROGRAM = (
     "import sys; from weft.cli.app import Command, main;"
     "sys.exit(main(sys.argv[1:], {'translate': Command('weft.cli.translate', '')}))"
@@ -138,6 +140,25 @@ def test_a_chunk_is_answered_on_stdout_before_the_input_ends(model):
 def test_a_line_break_that_the_model_says_stays_on_the_line():
     assert module.one_line("a\nb\r\n\nc") == "a b c"
     assert module.one_line("a\u2028b") == "a\u2028b"
+
+
+@pytest.mark.parametrize("keywords", [{"beam": 2}, {"temperature": 1.0, "seed": 3}], ids=str)
+def test_an_id_that_the_tokenizer_lacks_affects_only_its_line(tmp_path, file, capsys, keywords):
+    """The vocabularies of models are often larger than those of their tokenizers."""
+    size = tiny().tokenizer.vocab_size
+    save_folder(tmp_path / "m", tiny(vocab_size=size + EXTRA_IDS, seed=1))
+    best = [best for (best,) in load(tmp_path / "m").translate_best(LINES, 1, **keywords)]
+    affected = [number for number, one in enumerate(best, 1) if one.unknown_ids]
+    assert 0 < len(affected) < 3, "of three lines that are not blank"
+    options = [text for name, value in keywords.items() for text in (f"--{name}", value)]
+    assert weft(tmp_path / "m", file, *options) == 0
+    shown = capsys.readouterr()
+    assert shown.out.split("\n")[:-1] == [module.one_line(one.text) for one in best]
+    assert shown.err.splitlines() == [
+        f"line {number}: the model generated id {best[number - 1].unknown_ids[0]}, but its "
+        f"tokenizer has the ids 0 to {size - 1}. The translation was printed without it."
+        for number in affected
+    ]
 
 
 def test_lines_that_are_too_long_are_counted_on_stderr(model, tmp_path, capsys):

@@ -123,6 +123,7 @@ def command(
             with progress("translating", len(lines)) as step:
                 translations = translator.translate_best(lines, *search, step, pool, **keywords)
             print_chunk(lines, translations, first if n_best > 1 else None, json)
+            warn_unknown_ids(translations, first, translator.tokenizer.target.vocab_size)
             first += len(lines)
     warn_truncated(translator)
 
@@ -208,6 +209,18 @@ def translation_object(
 def one_line(text: str) -> str:
     """The text without line breaks, so that output line n belongs to input line n."""
     return re.sub(r"[\r\n]+", " ", text)
+
+
+def warn_unknown_ids(translations: list[list[Translation]], first: int, vocab_size: int) -> None:
+    """Print which lines lack a part, because the model generated an id without a token. `first`:
+    number of the first line."""
+    for number, best in enumerate(translations, first):
+        ids = [token_id for one in best for token_id in one.unknown_ids]
+        if ids:
+            status(
+                f"line {number}: the model generated id {ids[0]}, but its tokenizer has the ids 0 "
+                f"to {vocab_size - 1}. The translation was printed without it."
+            )
 
 
 def warn_truncated(loaded: LoadedModel) -> None:

@@ -24,12 +24,10 @@ from weft.engine.detokenizer import FinishReason
 from weft.engine.engine import Engine
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.request import GenerationRequest, RequestOutput
+from weft.text.tokenizer import Tokenizer
 
 Progress = Callable[[int], None]
 """Called with the number of texts that have just been finished."""
-
-Decode = Callable[[Sequence[int]], str]
-"""Token ids -> the text of a complete translation."""
 
 
 class Searcher(Protocol):
@@ -75,6 +73,9 @@ class Translation:
 
     text: str
     score: float | None
+    unknown_ids: tuple[int, ...] = ()
+    """Ids that the tokenizer does not have, and that are left out of the text: a model whose
+    vocabulary is rounded up can generate them."""
 
 
 EMPTY_TRANSLATION = Translation("", None)
@@ -228,16 +229,23 @@ def check_output(output: RequestOutput) -> RequestOutput:
     return output
 
 
+def translation(tokenizer: Tokenizer, ids: Sequence[int], score: float | None) -> Translation:
+    """The text of ids that a model generated; `tokenizer` is that of the target."""
+    unknown = tuple(token_id for token_id in ids if token_id >= tokenizer.vocab_size)
+    known = [token_id for token_id in ids if token_id < tokenizer.vocab_size] if unknown else ids
+    return Translation(tokenizer.decode(known), score, unknown)
+
+
 def beam_translations(
     searcher: Searcher,
     requests: Sequence[GenerationRequest],
-    decode: Decode,
+    tokenizer: Tokenizer,
     progress: Progress | None,
 ) -> list[list[Translation]]:
     """The hypotheses of each beam search as translations, best first."""
     translations: list[list[Translation]] = [[] for _ in requests]
     for index, hypotheses in searcher.search(requests):
-        translations[index] = [Translation(decode(one.ids), one.score) for one in hypotheses]
+        translations[index] = [translation(tokenizer, one.ids, one.score) for one in hypotheses]
         if progress is not None:
             progress(1)
     return translations
@@ -246,7 +254,7 @@ def beam_translations(
 def sampled_translations(
     client: EngineClient,
     requests: Sequence[GenerationRequest],
-    decode: Decode,
+    tokenizer: Tokenizer,
     length_penalty: float,
     progress: Progress | None,
 ) -> list[list[Translation]]:
@@ -255,6 +263,6 @@ def sampled_translations(
     for samples in client.completions(requests, progress):
         ranked = sorted(samples, key=lambda one: -one.score(length_penalty))
         translations.append(
-            [Translation(decode(one.tokens), one.score(length_penalty)) for one in ranked]
+            [translation(tokenizer, one.tokens, one.score(length_penalty)) for one in ranked]
         )
     return translations

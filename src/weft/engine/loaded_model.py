@@ -207,7 +207,7 @@ class LoadedModel:
         sources = self.tokenizer.encode_batch(
             [texts[row] for row in rows], max_len=self.model.config.max_cached_len
         )
-        decode, builder = self.tokenizer.target.decode, self.request_builder
+        target, builder = self.tokenizer.target, self.request_builder
         if sampling:
             if workers is not None:
                 raise UsageError(
@@ -217,12 +217,12 @@ class LoadedModel:
             options = sampling_options(num_best, beam, max_tokens, sampling)
             requests = [builder.sample(source, options) for source in sources]
             translations = sampled_translations(
-                self.client, requests, decode, length_penalty, progress
+                self.client, requests, target, length_penalty, progress
             )
         else:
             config = BeamConfig(beam, length_penalty, num_best)
             requests = [builder.beam_search(source, max_tokens, config) for source in sources]
-            translations = beam_translations(workers or self.client, requests, decode, progress)
+            translations = beam_translations(workers or self.client, requests, target, progress)
         by_row = dict(zip(rows, translations, strict=True))
         return [by_row.get(row, [EMPTY_TRANSLATION]) for row in range(len(texts))]
 
