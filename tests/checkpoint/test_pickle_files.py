@@ -130,6 +130,15 @@ def shards(folder: Path, **changes: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("kind", ["bin", "safetensors"])
+def test_shards_without_an_index_are_reported_as_such(kind: str, tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"model-0000{number}-of-00002.{kind}").write_bytes(b"")
+    message = f"has model-00001-of-00002.{kind}, one of several files of weights, but no .*index"
+    with pytest.raises(DataError, match=message):
+        open_tensors(tmp_path)
+
+
 def test_shards_are_one_source(tmp_path: Path) -> None:
     source = open_tensors(shards(tmp_path))
     assert source.shapes == {"a": (3,), "b": (2, 2)}
@@ -141,7 +150,10 @@ def test_shards_are_one_source(tmp_path: Path) -> None:
     [
         ({"c": "pytorch_model-00002-of-00002.bin"}, "does not contain c, which pytorch_model.bin"),
         ({"b": "../b.bin"}, "must be a file in the same folder"),
-        ({"b": "gone.bin"}, r"gone.bin: cannot be opened \(No such file"),
+        (
+            {"b": "gone.bin"},
+            r"gone.bin: there is no such file, but pytorch_model.bin.index.json as",
+        ),
     ],
 )
 def test_shards_that_do_not_match_their_index_are_refused(

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.tensor_source import (
+    FLOAT8,
     InMemorySource,
     RenamedSource,
-    SkipInit,
     build_from_source,
     split_state,
     tied_names,
 )
 from weft.checkpoint.weight_rules import WeightRule, same, stacked, transposed
 from weft.core.errors import DataError
-from weft.models.build import Model, build_model
+from weft.models.build import Model, SkipInit, build_model
 from weft.models.config import ModelConfig
 
 PLACE = Path("tiny/model.safetensors")
@@ -121,6 +121,37 @@ def test_numbers_take_the_dtype_that_is_asked_for() -> None:
     source = InMemorySource(tensors, PLACE)
     model = build_from_source(original.config, rules, source, dtype=torch.bfloat16)
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("dtype", sorted(FLOAT8, key=str), ids=str)
+@pytest.mark.parametrize("values", [PAIR, EXPERTS], ids=["pair", "experts"])
+def test_float8_weights_are_read_as_float32(values: dict[str, Any], dtype: torch.dtype) -> None:
+    original, rules, tensors = material(values)
+    name = "decoder.blocks.0.attention.qkv.weight"
+    rules = [rule for rule in rules if rule.target_name != name]
+    rules.append(stacked(name, ("q", "k", "v"), (24, 24, 24)))
+    tensors |= dict(zip("qkv", tensors.pop(name).split(24), strict=True))
+    narrow = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    model = build_from_source(original.config, rules, InMemorySource(narrow, PLACE))
+    expected = build_from_source(
+        original.config, rules, InMemorySource({n: t.float() for n, t in narrow.items()}, PLACE)
+    )
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, expected.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int64, torch.bool, torch.complex64, torch.float8_e8m0fnu], ids=str
+)
+def test_weights_that_are_not_floating_point_numbers_are_refused(dtype: torch.dtype) -> None:
+    original, rules, tensors = material(PAIR)
+    for name in ("encoder.norm.weight", "decoder.blocks.0.attention.qkv.weight"):
+        changed = {**tensors, name: torch.ones(tensors[name].shape).to(dtype)}
+        with pytest.raises(
+            DataError, match=f"'{name}' is stored as {str(dtype)[6:]}: weights must"
+        ):
+            build_from_source(original.config, rules, InMemorySource(changed, PLACE))
 
 
 def test_joined_and_turned_tensors_come_back_as_they_were() -> None:

@@ -110,6 +110,7 @@ def test_mistakes_are_one_clear_sentence(model, monkeypatch, capsys, arguments, 
     ("line", "message"),
     [(b"1 2\n3 x\n", "standard input, line 2: 'x' is not an id"),
      (b"99999\n", "id 99999 is not in the vocabulary"),
+     (b"1 " + b"9" * 5000 + b"\n", "line 1: '" + "9" * 79 + "... is not an id. --decode reads"),
      (b"1 \xff\n", "standard input, line 1: byte 0xff at byte 3")],
 )  # fmt: skip
 def test_bad_ids_and_bytes_name_their_line(model, monkeypatch, capsys, line, message):

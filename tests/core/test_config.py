@@ -233,6 +233,12 @@ def test_an_override_without_a_name_or_value_is_refused(text):
         parse_override(text)
 
 
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000])
+def test_an_override_that_python_cannot_convert_is_refused(value):
+    with pytest.raises(ConfigError, match="--set x has a value of 5000 characters"):
+        parse_override(f"x={value}")
+
+
 @given(st.integers() | st.booleans() | st.text(st.sampled_from("abz-"), min_size=1))
 def test_any_plain_value_survives_an_override(value):
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -256,6 +262,16 @@ def test_a_settings_file_is_read_with_or_without_a_byte_order_mark(tmp_path, nam
         ("a.json", b"{", r"a\.json: cannot be read as JSON: .*line 1"),
         ("a.json", b"[1]", r"a\.json: holds a list, not settings"),
         ("a.toml", b"a = '\xff'", r"a\.toml: this is not UTF-8 text"),
+        (
+            "a.json",
+            b'{"a": ' + b"9" * 5000 + b"}",
+            r"JSON: a number has more than 4,300 digits\. C",
+        ),
+        (
+            "a.toml",
+            b"a = " + b"9" * 5000,
+            r"TOML: a number has more than 4,300 digits\. Correct it",
+        ),
     ],
 )
 def test_a_file_that_holds_no_settings_is_named_with_the_reason(tmp_path, name, content, message):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.core.errors import ConfigError, DataError, Problem, UsageError, WeftError
+from weft.core.errors import ConfigError, DataError, Problem, UsageError, WeftError, shown
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError, UsageError])
@@ -36,3 +36,8 @@ def test_a_config_error_without_a_problem_is_our_mistake():
 )
 def test_a_data_error_names_what_it_knows_of_the_place(place, text):
     assert str(DataError("is empty.", *place)) == text
+
+
+def test_a_value_in_a_message_has_a_bounded_length():
+    assert shown("a") == "'a'" and shown([1]) == "[1]"
+    assert shown("a" * 100) == "'" + "a" * 79 + "..."

@@ -18,8 +18,9 @@ from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.export_check import ExportMismatchError, export_config
 from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.families.hf_config import HFConfig
-from weft.checkpoint.pickle_files import BIN_FILE, open_pickles
+from weft.checkpoint.pickle_files import BIN_FILE, BIN_INDEX, open_pickles
 from weft.checkpoint.safetensors_files import (
+    INDEX_FILE,
     MAX_SHARD_BYTES,
     WEIGHTS_FILE,
     open_safetensors,
@@ -79,7 +80,7 @@ def open_hf(
             "without quantization, or a GGUF file of the model.",
             path,
         )
-    config = family.read_hf(HFConfig(values, path))
+    config = family.read_hf(HFConfig(values, path, source.shapes))
     generation_config = family.read_generation(HFConfig(generation_values, path))
     check_ids(generation_config, config.vocab_size, path)
     source = with_current_names(family, config, source)
@@ -108,11 +109,17 @@ def open_tensors(path: Path) -> TensorSource:
     """The weights of a folder: safetensors if there are any, otherwise pickles."""
     source = open_safetensors(path) or open_pickles(path)
     if source is None:
-        raise DataError(
-            f"has no weights: neither {WEIGHTS_FILE} nor {BIN_FILE}. Copy the whole model folder.",
-            path,
-        )
+        raise DataError(f"{missing_weights(path)}. Copy the whole model folder.", path)
     return source
+
+
+def missing_weights(path: Path) -> str:
+    """What a folder lacks: the index of its shards, or all weights."""
+    for kind, index in ((".safetensors", INDEX_FILE), (".bin", BIN_INDEX)):
+        shards = sorted(file.name for file in path.glob(f"*-of-*{kind}"))
+        if shards:
+            return f"has {shards[0]}, one of several files of weights, but no {index}"
+    return f"has no weights: neither {WEIGHTS_FILE} nor {BIN_FILE}"
 
 
 def with_current_names(family: Family, config: ModelConfig, source: TensorSource) -> TensorSource:

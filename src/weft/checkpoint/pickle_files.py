@@ -70,6 +70,12 @@ def open_shards(folder: Path) -> InMemorySource:
     """The tensors of all files that the index names."""
     tensors: dict[str, Tensor] = {}
     for file, names in read_weight_map(folder / BIN_INDEX).items():
+        if not (folder / file).is_file():
+            raise DataError(
+                f"there is no such file, but {BIN_INDEX} assigns {len(names)} tensors to it. Copy "
+                "the whole model folder.",
+                folder / file,
+            )
         shard = open_pickle(folder / file).tensors
         missing = sorted(names - shard.keys())
         if missing:

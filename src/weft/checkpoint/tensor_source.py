@@ -17,21 +17,25 @@ import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from weft.checkpoint.weight_rules import WeightRule, names_in_file
 from weft.core.errors import DataError
 from weft.core.quantized import QuantizedMatrix
-from weft.models.build import Model, build_model
+from weft.models.build import Model, empty_model
 from weft.models.config import ModelConfig
 from weft.native.library import native
 from weft.native.malloc import trim_malloc
 from weft.native.packed import PackedMatrix, pack_quantized
 from weft.nn.packed_modules import PackedModule, adopt_matrices, can_pack
+
+FLOATS = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
+FLOAT8 = frozenset(
+    (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+)
 
 
 class TensorSource(Protocol):
@@ -138,22 +142,6 @@ def build_from_source(
     return model.eval()
 
 
-def empty_model(config: ModelConfig) -> Model:
-    """A model on the meta device, to be filled."""
-    with torch.device("meta"), SkipInit():
-        return build_model(config)
-
-
-class SkipInit(TorchFunctionMode):
-    """Skips torch.nn.init: on meta tensors it imports torch's compiler, which takes more than a
-    second and 100 MB."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
 def check_names(
     model: nn.Module, rules: Sequence[WeightRule], source: TensorSource, ignored: Sequence[str]
 ) -> None:
@@ -207,30 +195,32 @@ def load_weight(
     dtype: torch.dtype,
 ) -> None:
     """Read and join one weight, and assign it to all of its names."""
-    parts = [source.read(name) for name in rule.file_names]
-    tensor = rule.join(parts)
-    tensor = tensor.to(device, dtype if tensor.is_floating_point() else None).contiguous()
+    parts = [read_weight(source, name) for name in rule.file_names]
+    tensor = rule.join(parts).to(device, dtype).contiguous()
     if source.is_mapped and any(tensor.data_ptr() == part.data_ptr() for part in parts):
         tensor = tensor.clone()
     for name in names:
         path, _, last = name.rpartition(".")
         module = model.get_submodule(path)
-        is_parameter = last in module._parameters
-        if is_parameter and not tensor.is_floating_point():
-            raise not_floating_point(rule.file_names[0], tensor, source.path)
-        if is_parameter and not isinstance(tensor, nn.Parameter):
+        if last in module._parameters and not isinstance(tensor, nn.Parameter):
             tensor = nn.Parameter(tensor)  # tied names share this object
         setattr(module, last, tensor)
 
 
-def not_floating_point(name: str, tensor: Tensor, path: Path) -> DataError:
-    """Integers in place of weights: quantized in a way that config.json does not mention."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return DataError(
-        f"'{name}' is stored as {dtype}: weights must be floating-point numbers. Use the weights "
-        "without quantization, or a GGUF file of the model.",
-        path,
-    )
+def read_weight(source: TensorSource, name: str) -> Tensor:
+    """A tensor of floating-point numbers; float8 as float32, since torch does not concatenate it.
+    A DataError for integers: quantized in a way that config.json does not mention."""
+    tensor = source.read(name)
+    if tensor.dtype in FLOAT8:
+        return tensor.float()
+    if tensor.dtype not in FLOATS:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        raise DataError(
+            f"'{name}' is stored as {dtype}: weights must be floating-point numbers. Use the "
+            "weights without quantization, or a GGUF file of the model.",
+            source.path,
+        )
+    return tensor
 
 
 def can_pack_quantized(device: torch.device, dtype: torch.dtype) -> bool:

@@ -23,7 +23,6 @@ from weft.checkpoint.atomic import write_file
 from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.safetensors_files import SafetensorsSource, open_file
 from weft.checkpoint.tensor_source import (
-    empty_model,
     load_weight,
     tied_names,
     unique_state,
@@ -31,7 +30,7 @@ from weft.checkpoint.tensor_source import (
 from weft.checkpoint.weight_rules import same
 from weft.core.config import read_settings
 from weft.core.errors import DataError
-from weft.models.build import Model
+from weft.models.build import Model, empty_model
 from weft.models.config import ModelConfig
 from weft.nn.packed_modules import check_not_packed
 from weft.text.tokenizer import Tokenizer

@@ -95,13 +95,15 @@ def check_logprobs(logprobs: int | None, is_json: bool) -> None:
 
 def read_schema(path: Path | None) -> Any:
     """The JSON value in a file; None without a file."""
-    from weft.core.config import read_text
+    from weft.core.config import read_text, syntax_problem
 
     if path is None:
         return None
     try:
         return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(f"cannot be read as JSON: {error}. Correct it.", path) from None
+    except ValueError as error:
+        raise DataError(
+            f"cannot be read as JSON: {syntax_problem(error)}. Correct it.", path
+        ) from None
     except RecursionError:
         raise DataError("it is nested too deeply for a schema.", path) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.output import print_json, status
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError, UsageError, shown
 
 if TYPE_CHECKING:
     from weft.text.encoding import TextReport
@@ -173,8 +173,10 @@ def parse_ids(line: str, source: str, number: int) -> list[int]:
     try:
         return [int(word) for word in words if word]
     except ValueError:
-        wrong = next(word for word in words if not re.fullmatch(r"[-+]?\d+", word))
-        message = f"{wrong!r} is not an id. --decode reads integers separated by spaces."
+        # Python does not convert numbers of more than 4,300 digits
+        others = (word for word in words if not re.fullmatch(r"[-+]?\d+", word))
+        wrong = next(others, max(words, key=len))
+        message = f"{shown(wrong)} is not an id. --decode reads integers separated by spaces."
         raise DataError(message, source, number) from None
 
 

@@ -10,6 +10,7 @@ kind only, and locations are dotted names as in `--set model.width=256`.
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -287,6 +288,10 @@ def parse_override(text: str) -> tuple[str, Any]:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name.strip(), None if value.strip() == "none" else value.strip()
+    except (ValueError, RecursionError):
+        raise ConfigError(
+            [f"--set {name.strip()} has a value of {len(value)} characters: no setting needs that."]
+        ) from None
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
@@ -297,13 +302,21 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         values = json.loads(text) if is_json else tomllib.loads(text)
     except RecursionError:
         raise DataError("it is nested too deeply to be settings.", path) from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
         language = "JSON" if is_json else "TOML"
-        raise DataError(f"cannot be read as {language}: {error}. Correct it.", path) from None
+        reason = syntax_problem(error)
+        raise DataError(f"cannot be read as {language}: {reason}. Correct it.", path) from None
     if not isinstance(values, dict):
         kind = type(values).__name__
         raise DataError(f"holds a {kind}, not settings. Write a table of names and values.", path)
     return values
+
+
+def syntax_problem(error: ValueError) -> str:
+    """Why JSON or TOML could not be parsed. Python refuses to convert very long numbers."""
+    if isinstance(error, json.JSONDecodeError | tomllib.TOMLDecodeError):
+        return str(error)
+    return f"a number has more than {sys.get_int_max_str_digits():,} digits"
 
 
 def read_text(path: Path) -> str:

@@ -16,6 +16,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+MAX_SHOWN = 80
+"""Characters of a value in a message."""
+
+
+def shown(value: object) -> str:
+    """repr of a value for a message; in a damaged file a value may be very long."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
 
 class WeftError(ValueError):
     """Base class. The command line prints its message without a traceback."""

@@ -1,11 +1,13 @@
-"""ModelConfig -> a model with fresh weights; the table of model kinds."""
+"""ModelConfig -> a model with fresh weights, or without any; the table of model kinds."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from weft.core.device import device_of
 from weft.core.registry import pick
@@ -29,6 +31,22 @@ def build_model(config: ModelConfig, seed: int = 0) -> Model:
         if device_of(model).type != "meta":
             initialize(model, config)
     return model
+
+
+def empty_model(config: ModelConfig) -> Model:
+    """A model on the meta device: shapes without memory, to be counted or filled."""
+    with torch.device("meta"), SkipInit():
+        return build_model(config)
+
+
+class SkipInit(TorchFunctionMode):
+    """Skips torch.nn.init: on meta tensors it imports torch's compiler, which takes more than a
+    second and 100 MB."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()

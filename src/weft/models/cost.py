@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.models.build import Model, build_model
+from weft.models.build import Model, empty_model
 from weft.models.config import ModelConfig
 from weft.models.stack import Stack
 from weft.models.transformer import Encoder, EncoderDecoder
@@ -47,8 +47,7 @@ def cost_of(
     config: ModelConfig, context: int | None = None, dtype: torch.dtype = torch.float32
 ) -> Cost:
     """The cost of a model with these settings, with `context` keys in sight (None: max_len)."""
-    with torch.device("meta"):
-        model = build_model(config)
+    model = empty_model(config)
     context = context or config.max_len
     specs = model.kv_specs()
     parameters = sum(weight.numel() for weight in model.parameters())

@@ -46,9 +46,9 @@ def load(family: Family, folder: Path) -> Imported:
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     beside = folder / "generation_config.json"
     told = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-    config = family.read_hf(HFConfig(values, folder))
-    rules = family.rules(config)
     tensors = load_file(folder / "model.safetensors")
+    config = family.read_hf(HFConfig(values, folder, tensors))
+    rules = family.rules(config)
     names = [name for rule in rules for name in rule.file_names]
     assert len(names) == len(set(names))
     left = tensors.keys() - set(names)

@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import T5Config, T5ForConditionalGeneration
 
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.families.t5 import FAMILY
+from weft.checkpoint.gguf.writer import write_gguf
+from weft.checkpoint.huggingface import open_folder
+from weft.checkpoint.tensor_source import split_state
 from weft.core.errors import DataError, UsageError
 from weft.models.config import ModelConfig
 
+from ..gguf.tiny import tokenizer
 from .folders import assert_round_trip, assert_same_beams, load, save
 from .material import PLACE, shake
 
@@ -78,7 +83,26 @@ def test_old_files_say_that_the_output_is_untied_by_tie_word_embeddings() -> Non
     values = {**SIZES, "tie_word_embeddings": False}
     assert FAMILY.read_hf(HFConfig(values, PLACE)).embedding.tied == "input"
     values = {**SIZES, "tie_word_embeddings": True, "scale_decoder_outputs": False}
-    assert FAMILY.read_hf(HFConfig(values, PLACE)).embedding.tied == "input"
+    assert FAMILY.read_hf(HFConfig(values, PLACE, ["lm_head.weight"])).embedding.tied == "input"
+
+
+def test_a_tied_t5_1_1_of_transformers_5_has_neither_head_weights_nor_a_scale(
+    tmp_path: Path,
+) -> None:
+    """Version 5 ties a fresh T5 1.1, and says so only by leaving lm_head.weight out."""
+    changes = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    found = assert_round_trip(
+        FAMILY, shake(T5ForConditionalGeneration(T5Config(**SIZES, **changes))), tmp_path
+    )
+    assert "lm_head.weight" not in load_file(tmp_path / "theirs" / "model.safetensors")
+    assert (found.model.config.embedding.tied, found.model.config.head.scale) == ("all", 1.0)
+    assert open_folder(tmp_path / "theirs").config == found.model.config
+    tensors = split_state(found.model, FAMILY.rules(found.model.config))
+    values = export_config(FAMILY, found.model.config) | {"relative_attention_max_distance": 128}
+    with pytest.raises(
+        UsageError, match="scale_decoder_outputs is False, which a GGUF file cannot"
+    ):
+        write_gguf(tmp_path / "x.gguf", values, tensors, tokenizer())
 
 
 def test_padding_starts_a_translation_where_nothing_is_said() -> None:

@@ -193,6 +193,14 @@ WRONG = {
     "blocks": (gguf_bytes({}, [info("t", [33], 8, 0)], bytes(99)), "whole blocks of 32"),
     "outside": (gguf_bytes({}, [info("t", [9], 0, 0)], bytes(32)), "takes 36 bytes from byte"),
     "unaligned": (gguf_bytes({}, [info("t", [4], 0, 4)], bytes(32)), "multiples of 32"),
+    "overlap": (
+        gguf_bytes({}, [info("u", [8], 0, 32), info("t", [9], 0, 0)], bytes(64)),
+        r"tensor t takes the bytes up to 132, but tensor u begins at byte 128: tensors must not",
+    ),
+    "same bytes": (
+        gguf_bytes({}, [info("t", [8], 0, 0), info("u", [8], 0, 0)], bytes(32)),
+        "tensor t takes .* tensors must not overlap. Copy or download the file again",
+    ),
     "alignment": (gguf_bytes({"general.alignment": number(24)}, []), "alignment is 24"),
     "alignment 0": (gguf_bytes({"general.alignment": number(0)}, []), "alignment is 0"),
     "alignment text": (gguf_bytes({"general.alignment": string("x")}, []), "alignment is x"),

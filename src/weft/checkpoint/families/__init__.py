@@ -30,7 +30,7 @@ from weft.checkpoint.families import (
 )
 from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.gguf_metadata import GGUFArchitecture
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError, UsageError, shown
 
 FAMILIES: tuple[Family, ...] = (
     llama.FAMILY,
@@ -60,7 +60,7 @@ def family_of(model_type: object, path: Path) -> Family:
         if model_type in family.model_types:
             return family
     known = ", ".join(sorted(name for family in FAMILIES for name in family.model_types))
-    raise DataError(f"model_type is {model_type!r}: Weft reads {known}.", path)
+    raise DataError(f"model_type is {shown(model_type)}: Weft reads {known}.", path)
 
 
 def gguf_architecture(name: object, path: Path) -> GGUFArchitecture:
@@ -68,8 +68,8 @@ def gguf_architecture(name: object, path: Path) -> GGUFArchitecture:
     if not isinstance(name, str) or name not in GGUF_ARCHITECTURES:
         known = ", ".join(GGUF_ARCHITECTURES)
         raise DataError(
-            f"general.architecture is {name!r}: Weft reads {known}. Use the model's safetensors "
-            "files, or another model.",
+            f"general.architecture is {shown(name)}: Weft reads {known}. Use a model of one of "
+            "these architectures; only `weft tokenize` works with any.",
             path,
         )
     return GGUF_ARCHITECTURES[name]

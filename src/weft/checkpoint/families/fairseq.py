@@ -14,7 +14,7 @@ from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.weight_rules import WeightRule, layer, same
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 from weft.models.config import ModelConfig
 
 BOS, PAD, EOS, UNK = range(4)
@@ -76,7 +76,7 @@ def check_is_transformer(hf: HFConfig) -> None:
     arch = hf.get("arch", "transformer")
     if not str(arch).startswith("transformer"):
         raise DataError(
-            f"arch is {arch!r}: Weft reads fairseq's transformer. Use such a model.", hf.path
+            f"arch is {shown(arch)}: Weft reads fairseq's transformer. Use such a model.", hf.path
         )
     for key in UNSUPPORTED:
         hf.require(key, False, False)

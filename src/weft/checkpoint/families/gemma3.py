@@ -42,7 +42,7 @@ from weft.checkpoint.families.llama import (
     write_gguf_common,
 )
 from weft.checkpoint.weight_rules import WeightRule, converted, layers
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError, UsageError, shown
 from weft.models.config import ModelConfig
 
 FEEDFORWARDS = {
@@ -116,7 +116,7 @@ def read_ropes(hf: HFConfig, has_windows: bool) -> dict[str, Any]:
     attention, rope_local_base_freq for the others; new files: rope_parameters by type of layer."""
     by_type = hf.get("rope_parameters", {})
     if not isinstance(by_type, Mapping):
-        raise DataError(f"rope_parameters is {by_type!r}: it must be an object.", hf.path)
+        raise DataError(f"rope_parameters is {shown(by_type)}: it must be an object.", hf.path)
     full = {**hf.values, "rope_parameters": by_type.get(FULL)}
     local = {
         "rope_parameters": by_type.get(SLIDING),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.checkpoint.families.hf_config import HFConfig
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read_ids(hf: HFConfig, key: str) -> list[int]:
 
 def check_id(hf: HFConfig, key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise DataError(f"{key} is {value!r}: it must be a token id. Correct it.", hf.path)
+        raise DataError(f"{key} is {shown(value)}: it must be a token id. Correct it.", hf.path)
     return value
 
 
@@ -80,7 +80,7 @@ def read_bad_words(hf: HFConfig) -> list[int]:
     words = hf.get("bad_words_ids", [])
     if not isinstance(words, list) or not all(isinstance(w, list) and len(w) == 1 for w in words):
         raise DataError(
-            f"bad_words_ids is {words!r}: Weft bans single tokens, each in a list of its own.",
+            f"bad_words_ids is {shown(words)}: Weft bans single tokens, each in a list of its own.",
             hf.path,
         )
     return [check_id(hf, "bad_words_ids", word[0]) for word in words]

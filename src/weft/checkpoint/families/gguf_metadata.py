@@ -31,7 +31,7 @@ from torch import Tensor
 
 from weft.checkpoint.families.hf_config import ORIGINAL_LENGTH, HFConfig
 from weft.checkpoint.weight_rules import WeightRule
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError, UsageError, shown
 from weft.models.config import MAX_LAYERS
 
 HFValues = Mapping[str, Any]
@@ -84,9 +84,9 @@ class GGUFMetadata:
         """An integer of at least 1."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-            self.fail(key, repr(value), "an integer above 0")
+            self.fail(key, shown(value), "an integer above 0")
         if key.endswith("block_count") and value > MAX_LAYERS:
-            self.fail(key, repr(value), f"at most {MAX_LAYERS:,}")
+            self.fail(key, shown(value), f"at most {MAX_LAYERS:,}")
         return int(value)
 
     def sizes(self, keys: Mapping[str, str]) -> dict[str, int]:
@@ -96,9 +96,9 @@ class GGUFMetadata:
     def number(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fail(key, repr(value), "a number")
+            self.fail(key, shown(value), "a number")
         if not math.isfinite(value):
-            self.fail(key, repr(value), "a finite number")
+            self.fail(key, shown(value), "a finite number")
         return shortest_decimal(float(value))
 
     def count(self, key: str, default: int) -> int:
@@ -108,7 +108,7 @@ class GGUFMetadata:
     def text(self, key: str, default: str) -> str:
         value = self.get(key, default)
         if not isinstance(value, str):
-            self.fail(key, repr(value), "a string")
+            self.fail(key, shown(value), "a string")
         return str(value)
 
     def has(self, tensor: str) -> bool:
@@ -124,7 +124,7 @@ class GGUFMetadata:
         """A DataError unless the value is absent or the one that Weft supports."""
         value = self.get(key, supported)
         if value != supported:
-            self.fail(key, repr(value), f"{supported!r}, the only value that Weft supports here")
+            self.fail(key, shown(value), f"{supported!r}, the only value that Weft supports here")
 
     def check_no_window(self) -> None:
         """A DataError for a sliding window, unless it is as long as the context."""

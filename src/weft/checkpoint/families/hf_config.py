@@ -16,11 +16,12 @@ All are read; both spellings of RoPE are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 from weft.models.config import MAX_LAYERS, ModelConfig
 from weft.nn.positions import RotaryConfig
 
@@ -73,8 +74,12 @@ LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 class HFConfig:
     """The values of a config.json; each accessor raises a DataError that names key and value."""
 
-    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], path: Path, tensors: Collection[str] | None = None
+    ) -> None:
         self.values, self.path = values, path
+        self.tensors = tensors
+        """Names of the tensors of the same checkpoint; None: not known."""
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value, or the default if it is absent or null."""
@@ -87,21 +92,27 @@ class HFConfig:
         if value is None:
             raise DataError(f"has no {key}, which this family needs.", self.path)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-            raise DataError(f"{key} is {value!r}: it must be an integer above 0.", self.path)
+            raise DataError(f"{key} is {shown(value)}: it must be an integer above 0.", self.path)
         if key.endswith("layers") and value > MAX_LAYERS:
             raise DataError(f"{key} is {value}: it must be at most {MAX_LAYERS:,}.", self.path)
         return value
 
+    def has_tensor(self, name: str, default: bool) -> bool:
+        """Whether the checkpoint has a tensor; `default` if its names are not known."""
+        return default if self.tensors is None else name in self.tensors
+
     def number(self, key: str, default: float) -> float:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise DataError(f"{key} is {value!r}: it must be a number.", self.path)
+            raise DataError(f"{key} is {shown(value)}: it must be a number.", self.path)
+        if not abs(value) <= sys.float_info.max:  # NaN, infinity, or an integer beyond all floats
+            raise DataError(f"{key} is {shown(value)}: it must be a finite number.", self.path)
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.get(key, default)
         if not isinstance(value, bool):
-            raise DataError(f"{key} is {value!r}: it must be true or false.", self.path)
+            raise DataError(f"{key} is {shown(value)}: it must be true or false.", self.path)
         return value
 
     def one_of(self, key: str, table: Mapping[str, Any], default: str) -> Any:
@@ -109,7 +120,7 @@ class HFConfig:
         value = self.get(key, default)
         if not isinstance(value, str) or value not in table:
             known = ", ".join(sorted(table))
-            raise DataError(f"{key} is {value!r}: Weft supports {known}.", self.path)
+            raise DataError(f"{key} is {shown(value)}: Weft supports {known}.", self.path)
         return table[value]
 
     def architecture(self, table: Mapping[str, Any], default: str) -> Any:
@@ -118,21 +129,23 @@ class HFConfig:
         name = names[0] if isinstance(names, list) and names else names
         if not isinstance(name, str) or name not in table:
             known = " and ".join(table)
-            raise DataError(f"architectures is {names!r}: Weft reads {known}.", self.path)
+            raise DataError(f"architectures is {shown(names)}: Weft reads {known}.", self.path)
         return table[name]
 
     def require(self, key: str, supported: Any, default: Any = None) -> None:
         """A DataError unless the value is absent or the one that Weft supports."""
         value = self.get(key, default)
         if value != supported and key in self.values:
-            raise DataError(f"{key} is {value!r}: Weft supports {supported!r} only.", self.path)
+            raise DataError(
+                f"{key} is {shown(value)}: Weft supports {supported!r} only.", self.path
+            )
 
 
 def read_rope(hf: HFConfig, layout: str = "halves", base: float = 10000.0) -> dict[str, Any]:
     """Settings of a rotary position encoding from either spelling."""
     values = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
     if not isinstance(values, Mapping):
-        raise DataError(f"rope_scaling is {values!r}: it must be an object.", hf.path)
+        raise DataError(f"rope_scaling is {shown(values)}: it must be an object.", hf.path)
     theta = HFConfig(values, hf.path).number("rope_theta", hf.number("rope_theta", base))
     return {
         "kind": "rotary",
@@ -147,9 +160,9 @@ def read_rope_scaling(values: Mapping[str, Any], hf: HFConfig) -> dict[str, Any]
     kind = values.get("rope_type", values.get("type", "default"))
     if kind == "default":
         return {"kind": "none"}
-    if kind not in ROPE_TYPES:
+    if not isinstance(kind, str) or kind not in ROPE_TYPES:
         known = ", ".join(["default", *ROPE_TYPES])
-        raise DataError(f"rope_type is {kind!r}: Weft supports {known}.", hf.path)
+        raise DataError(f"rope_type is {shown(kind)}: Weft supports {known}.", hf.path)
     keys = ROPE_TYPES[kind]
     settings = {ROPE_KEYS[key]: values[key] for key in keys if values.get(key) is not None}
     # the original length of dynamic scaling is max_position_embeddings, as in transformers, which
@@ -225,7 +238,7 @@ def windowed_layers(hf: HFConfig, count: int) -> list[bool] | None:
     unknown = [kind for kind in types if not isinstance(kind, str) or kind not in LAYER_TYPES]
     if unknown:
         known = ", ".join(LAYER_TYPES)
-        raise DataError(f"layer_types has {unknown[0]!r}: Weft supports {known}.", hf.path)
+        raise DataError(f"layer_types has {shown(unknown[0])}: Weft supports {known}.", hf.path)
     return [LAYER_TYPES[kind] for kind in types]
 
 

@@ -1,9 +1,10 @@
 """T5, T5 1.1 and Flan-T5: bucketed relative positions, pre-RMSNorm, no biases, unscaled scores.
 
-The original ties its LM head to the word embedding and scales it by width ** -0.5; since 1.1 the
-head has weights of its own and the feed-forward layer a gate. `transformers` 5 writes the second
-case as scale_decoder_outputs = false, earlier versions as tie_word_embeddings = false; both are
-read.
+The original ties its LM head to the word embedding and scales its input by width ** -0.5; since 1.1
+the head has weights of its own and no scale, and the feed-forward layer a gate. Earlier versions of
+`transformers` write the second case as tie_word_embeddings = false. Version 5 writes
+scale_decoder_outputs = false, and always tie_word_embeddings = true: whether the head is tied shows
+in the tensors, as it leaves lm_head.weight out if it is.
 
 In GGUF (architecture `t5`) the tensors show whether the feed-forward layer has a gate and whether
 the LM head is tied; the maximum distance of the relative positions is always 128.
@@ -42,14 +43,16 @@ FEEDFORWARDS = {
     "gated-silu": "swiglu",
 }
 """Values of feed_forward_proj, and the kinds of feed-forward layer they mean."""
+LM_HEAD = "lm_head.weight"
 HF_FEEDFORWARDS = {kind: name for name, kind in FEEDFORWARDS.items()}
 
 
 def read_hf(hf: HFConfig) -> ModelConfig:
     hf.require("is_encoder_decoder", True, True)
     width, layers = hf.size("d_model"), hf.size("num_layers")
-    is_tied = hf.flag("tie_word_embeddings", True)
-    is_tied = is_tied and hf.flag("scale_decoder_outputs", True)
+    can_be_tied = hf.flag("tie_word_embeddings", True)
+    is_scaled = can_be_tied and hf.flag("scale_decoder_outputs", True)
+    is_tied = can_be_tied and (is_scaled or not hf.has_tensor(LM_HEAD, default=False))
     return ModelConfig.from_dict(
         {
             "kind": "encoder-decoder",
@@ -77,7 +80,7 @@ def read_hf(hf: HFConfig) -> ModelConfig:
             },
             "norm": {"kind": "rmsnorm", "eps": hf.number("layer_norm_epsilon", 1e-6)},
             "embedding": {"tied": "all" if is_tied else "input"},
-            "head": {"scale": width**-0.5 if is_tied else 1.0},
+            "head": {"scale": width**-0.5 if is_scaled else 1.0},
         },
         where=str(hf.path),
     )
@@ -105,6 +108,7 @@ def write_hf(config: ModelConfig) -> dict[str, Any]:
         "feed_forward_proj": HF_FEEDFORWARDS.get(config.feedforward.kind, "relu"),
         "layer_norm_epsilon": config.norm.eps,
         "tie_word_embeddings": config.embedding.tied == "all",
+        "scale_decoder_outputs": config.head.scale != 1,
     }
 
 
@@ -195,6 +199,8 @@ def write_gguf(hf: HFConfig) -> dict[str, Any]:
     if hf.get("feed_forward_proj") != GATED:
         check_writable(hf, "feed_forward_proj", NOT_GATED)
     check_writable(hf, "relative_attention_max_distance", GGUF_MAX_DISTANCE)
+    if not hf.has_tensor(LM_HEAD, default=True):
+        check_writable(hf, "scale_decoder_outputs", True)  # a GGUF file scales every tied head
     eps, head_size = hf.number("layer_norm_epsilon", 1e-6), hf.size("d_kv")
     return {
         "t5.vocab_size": hf.size("vocab_size"),

@@ -17,6 +17,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
@@ -279,6 +280,7 @@ def parse_header(cursor: HeaderCursor) -> GGUFHeader:
         if info.name in tensors:
             cursor.fail(f"has two tensors with the name {shorten(info.name)}")
         tensors[info.name] = with_file_offset(info, data_start, alignment, cursor)
+    check_no_overlap(tensors, cursor.path)
     return GGUFHeader(cursor.path, version, metadata, tensors)
 
 
@@ -345,6 +347,19 @@ def with_file_offset(
             cursor.path,
         )
     return TensorInfo(info.name, info.shape, info.type, start)
+
+
+def check_no_overlap(tensors: Mapping[str, TensorInfo], path: Path) -> None:
+    """A DataError for two tensors with bytes in common: one of the offsets is damaged."""
+    for info, following in pairwise(sorted(tensors.values(), key=lambda info: info.start)):
+        end = info.start + info.num_bytes
+        if end > following.start:
+            raise DataError(
+                f"tensor {shorten(info.name)} takes the bytes up to {end}, but tensor "
+                f"{shorten(following.name)} begins at byte {following.start}: tensors must not "
+                "overlap. Copy or download the file again.",
+                path,
+            )
 
 
 def read_alignment(metadata: Mapping[str, Any], path: Path) -> int:

@@ -42,10 +42,12 @@ def open_gguf(path: str | Path) -> GGUFFile:
     """Settings, weights and tokenizer of a file; a DataError says why it cannot be used."""
     header = read_header(path)
     config, source = read_config(header)
-    metadata = {
-        key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")
-    }
+    metadata = tokenizer_metadata(header)
     return GGUFFile({**config, **read_special_ids(metadata)}, source, metadata)
+
+
+def tokenizer_metadata(header: GGUFHeader) -> dict[str, Any]:
+    return {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
 
 
 def read_config(header: GGUFHeader) -> tuple[dict[str, Any], GGUFAsHFSource]:
@@ -97,4 +99,5 @@ def describe_model(path: Path) -> tuple[str, ModelConfig]:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    return read_tokenizer(open_gguf(path).tokenizer, path)
+    """The tokenizer of a file of any architecture."""
+    return read_tokenizer(tokenizer_metadata(read_header(path)), path)

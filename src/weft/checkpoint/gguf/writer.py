@@ -119,7 +119,7 @@ def write_gguf(
     `tensors`: under Hugging Face names, in its shapes. `file_type`: type of the matrices;
     everything else is F32.
     """
-    path, hf = Path(path), HFConfig(hf_config, Path(path))
+    path, hf = Path(path), HFConfig(hf_config, Path(path), tensors)
     file_type_number = pick(FILE_TYPES, file_type, "type of GGUF file")
     family, architecture = gguf_family(hf_config.get("model_type"))
     metadata = {

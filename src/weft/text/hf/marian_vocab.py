@@ -25,7 +25,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 from weft.text.hf.sentencepiece import (
     SPACE,
     build_decoder,
@@ -76,7 +76,7 @@ def load_side(
     vocabulary = read_vocab_json(vocabulary_path)
     unknown = token_text(hf_config.settings.get("unk_token") or "<unk>")
     if unknown not in vocabulary:
-        raise DataError(f"has no {unknown!r}, the token for unknown pieces.", vocabulary_path)
+        raise DataError(f"has no {shown(unknown)}, the token for unknown pieces.", vocabulary_path)
     codes = [name for name in vocabulary if CODE.fullmatch(name)]
     pieces = [piece.text for piece in file.pieces if piece.type == PieceType.NORMAL]
     file = replace(file, pieces=pieces_by_id(vocabulary, file, unknown))

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
 from weft.core.config import read_settings
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 from weft.text.special_tokens import ROLES, SpecialTokens, find_special_tokens, token_text
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_files import CONFIG_FILE
@@ -137,7 +137,7 @@ class HFTokenizerConfig:
         """A boolean setting; None: not set."""
         value = self.settings.get(name)
         if value is not None and not isinstance(value, bool):
-            raise DataError(f"{name} is {value!r}: it must be true or false.", self.path)
+            raise DataError(f"{name} is {shown(value)}: it must be true or false.", self.path)
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -147,7 +147,9 @@ class HFTokenizerConfig:
     def integer(self, name: str, default: int) -> int:
         value = self.settings.get(name, default)
         if not isinstance(value, int) or not 0 <= value <= 1 << 20:
-            raise DataError(f"{name} is {value!r}: it must be a small whole number.", self.path)
+            raise DataError(
+                f"{name} is {shown(value)}: it must be a small whole number.", self.path
+            )
         return value
 
     def special_tokens(self) -> Iterator[AddedToken]:
@@ -192,7 +194,7 @@ def check_entries(entries: Iterable[Any], path: Path) -> None:
     for entry in entries:
         name = entry.get("content") if isinstance(entry, Mapping) else entry
         if not isinstance(name, str) or not name:
-            raise DataError(f"{entry!r} is not a special token: its text is one.", path)
+            raise DataError(f"{shown(entry)} is not a special token: its text is one.", path)
 
 
 def read_declared(entries: Any, path: Path) -> dict[int, AddedToken]:
@@ -225,7 +227,7 @@ def parse_id(value: Any, path: Path) -> int:
     except (TypeError, ValueError):
         number = -1
     if not 0 <= number < 1 << 31:
-        raise DataError(f"{value!r} is not the id of an added token: a whole number is.", path)
+        raise DataError(f"{shown(value)} is not the id of an added token: a whole number is.", path)
     return number
 
 
@@ -283,7 +285,7 @@ def add_tokens(
         actual = backend.token_to_id(token.content)
         if actual != index:
             raise DataError(
-                f"added token {token.content!r} has id {index}, but the vocabulary gives it "
+                f"added token {shown(token.content)} has id {index}, but the vocabulary gives it "
                 f"{actual}. The files do not belong together; put a tokenizer.json beside them.",
                 hf_config.path,
             )

@@ -16,7 +16,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from weft.core.config import read_settings, read_text
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 from weft.text.hf.tokenizer_config import HFTokenizerConfig, TokenizerDefaults, build_tokenizer
 from weft.text.special_tokens import token_text
 from weft.text.tokenizer import Tokenizer
@@ -71,7 +71,9 @@ def read_vocab_json(path: Path) -> dict[str, int]:
     values = read_settings(path)
     for token, index in values.items():
         if not isinstance(index, int) or not 0 <= index < 1 << 31:
-            raise DataError(f"the id of {token!r} is {index!r}: whole numbers are ids.", path)
+            raise DataError(
+                f"the id of {shown(token)} is {shown(index)}: whole numbers are ids.", path
+            )
     if len(set(values.values())) != len(values):
         raise DataError("two tokens have the same id. Fetch the file again.", path)
     return values
@@ -86,8 +88,8 @@ def read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]
             continue
         if len(parts) != 2 or not {*parts, "".join(parts)} <= vocabulary.keys():
             raise DataError(
-                f"{line!r} is not a pair of tokens whose concatenation is a token too. The file "
-                f"does not belong to {VOCAB_JSON}.",
+                f"{shown(line)} is not a pair of tokens whose concatenation is a token too. The "
+                f"file does not belong to {VOCAB_JSON}.",
                 path,
                 number,
             )
@@ -101,13 +103,15 @@ def load_wordpiece(
     for name, supported in SUPPORTED_SETTINGS.items():
         if hf_config.settings.get(name) not in (None, supported):
             value = hf_config.settings[name]
-            raise DataError(f"{name} is {value!r}: only {supported!r} is known.", hf_config.path)
+            raise DataError(
+                f"{name} is {shown(value)}: only {supported!r} is known.", hf_config.path
+            )
     path = folder / VOCAB_TXT
     vocabulary = read_vocab_txt(path)
     default_unknown = defaults.special_tokens.unknown or "[UNK]"
     unknown = token_text(hf_config.settings.get("unk_token") or default_unknown)
     if unknown not in vocabulary:
-        raise DataError(f"has no line {unknown!r}, the token for unknown words.", path)
+        raise DataError(f"has no line {shown(unknown)}, the token for unknown words.", path)
     backend = Backend(models.WordPiece(vocabulary, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,

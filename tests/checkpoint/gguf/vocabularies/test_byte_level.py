@@ -20,7 +20,7 @@ from transformers.models.gpt_neox.tokenization_gpt_neox import GPTNeoXTokenizer
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from weft.checkpoint.gguf.vocabularies import read_tokenizer, write_tokenizer
-from weft.checkpoint.gguf.vocabularies.byte_level import ALIASES, SPLITS
+from weft.checkpoint.gguf.vocabularies.byte_level import SPLITS
 from weft.core.errors import DataError, UsageError
 from weft.text.tokenizer import Tokenizer
 
@@ -193,10 +193,30 @@ def test_deepseeks_first_kind_cuts_as_its_six_patterns_do() -> None:
     assert [piece for piece, _ in found] == [*words, " x", " "]
 
 
-@pytest.mark.parametrize("pre", [*SPLITS, *ALIASES])
+SAME = {
+    "llama-bpe": "llama3 llama-v3 falcon3 pixtral midm-2.0 lfm2 falcon-h1 jina-v5-nano",
+    "gpt-2": "phi-2 gigachat a.x-4.0 mellum modern-bert jina-es jina-de jina-v2-es jina-v2-de "
+    "jina-v2-code jina-v1-en roberta-bpe exaone4",
+    "qwen2": "deepseek-r1-qwen kormo f2llmv2 megrez",
+    "gpt-4o": "llama4 kanana2 talkie",
+    "smollm": "starcoder refact",
+    "mpt": "olmo",
+}
+"""Names of llama.cpp with the same split."""
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [(alias, name) for name, group in SAME.items() for alias in group.split()]
+)
+def test_other_names_of_a_split_give_the_same_tokenizer(alias: str, name: str) -> None:
+    tokenizers = [read_tokenizer(metadata(pre), PLACE) for pre in (alias, name)]
+    assert tokenizers[0].backend.to_str() == tokenizers[1].backend.to_str()
+
+
+@pytest.mark.parametrize("pre", SPLITS)
 def test_text_comes_back_but_for_its_normal_form(pre: str) -> None:
     tokenizer = read_tokenizer(metadata(pre), PLACE)
-    form = "NFC" if SPLITS[ALIASES.get(pre, pre)].nfc else None
+    form = "NFC" if SPLITS[pre].nfc else None
     for text in hard_texts(120):
         exact = normalize(form, text) if form else text
         assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == exact, ascii(text)

@@ -31,7 +31,7 @@ from weft.checkpoint.gguf.vocabularies.base import (
     read_vocabulary,
 )
 from weft.checkpoint.gguf.vocabularies.wordpiece import gguf_name
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_kinds import BYTE_NAMES
 
@@ -63,7 +63,7 @@ def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
     if not isinstance(name, str) or name not in VOCABULARY_KINDS:
         known = ", ".join(VOCABULARY_KINDS)
         raise DataError(
-            f"tokenizer.ggml.model is {name!r}: Weft reads {known}. Use another file.", path
+            f"tokenizer.ggml.model is {shown(name)}: Weft reads {known}. Use another file.", path
         )
     vocabulary = read_vocabulary(metadata, path)
     try:

@@ -19,7 +19,7 @@ import numpy as np
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError, UsageError, shown
 from weft.text.special_tokens import ROLES, Role, SpecialTokens, find_role
 from weft.text.tokenizer import Tokenizer
 
@@ -65,7 +65,7 @@ class GGUFVocabulary:
     def flag(self, key: str, default: bool) -> bool:
         value = self.get(key, default)
         if not isinstance(value, bool):
-            self.fail(key, repr(value), "true or false")
+            self.fail(key, shown(value), "true or false")
         return bool(value)
 
     def scores(self) -> list[float] | None:
@@ -123,7 +123,7 @@ def check_unique(tokens: list[str], path: Path) -> None:
     for index, token in enumerate(tokens):
         if token in first:
             raise DataError(
-                f"token {token!r} has two ids, {first[token]} and {index}: it must have one. "
+                f"token {shown(token)} has two ids, {first[token]} and {index}: it must have one. "
                 "Use another file.",
                 path,
             )

@@ -26,7 +26,7 @@ from weft.checkpoint.gguf.vocabularies.base import (
     cannot_write,
     read_frame,
 )
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 
 log = logging.getLogger(__name__)
 
@@ -118,17 +118,22 @@ SPLITS: dict[str, PreTokenizerSplit] = {
 }
 """By the value of tokenizer.ggml.pre."""
 
-ALIASES = {
-    "phi-2": "gpt-2",
-    "starcoder": "smollm",
-    "refact": "smollm",
-    "olmo": "mpt",
-    "llama3": "llama-bpe",
-    "llama-v3": "llama-bpe",
-    "deepseek-r1-qwen": "qwen2",
-    "llama4": "gpt-4o",
+SAME_SPLITS: dict[str, tuple[str, ...]] = {
+    "gpt-2": (
+        *("phi-2", "jina-es", "jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code"),
+        *("gigachat", "a.x-4.0", "mellum", "modern-bert", "roberta-bpe", "exaone4"),
+    ),
+    "smollm": ("starcoder", "refact"),
+    "mpt": ("olmo",),
+    "llama-bpe": (
+        *("llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        "jina-v5-nano",
+    ),
+    "qwen2": ("deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"),
+    "gpt-4o": ("llama4", "kanana2", "talkie"),
 }
-"""Other values of the same meaning."""
+"""Other values of tokenizer.ggml.pre with the same meaning, as in llama.cpp."""
+ALIASES = {alias: name for name, aliases in SAME_SPLITS.items() for alias in aliases}
 
 
 def read(vocabulary: GGUFVocabulary) -> tuple[Backend, BosEosFrame]:
@@ -163,7 +168,7 @@ def read_split(vocabulary: GGUFVocabulary) -> PreTokenizerSplit:
         return SPLITS["default"]
     known = ", ".join([*SPLITS, *ALIASES])
     if not isinstance(name, str) or ALIASES.get(name, name) not in SPLITS:
-        vocabulary.fail("pre", repr(name), f"one of {known}")
+        vocabulary.fail("pre", shown(name), f"one of {known}")
     return SPLITS[ALIASES.get(name, name)]
 
 
@@ -178,7 +183,7 @@ def read_merges(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
     merges = [tuple(line.split(" ")) for line in lines]
     wrong = next((merge for merge in merges if len(merge) != 2), None)
     if wrong is not None:
-        value = f"{' '.join(wrong)!r} in one entry"
+        value = f"{shown(' '.join(wrong))} in one entry"
         vocabulary.fail("merges", value, "two pieces separated by a space")
     return [(left, right) for left, right in merges]
 
