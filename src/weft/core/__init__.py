@@ -9,5 +9,6 @@ forward_batch   ForwardBatch: ids, lengths and positions of one forward pass
 kv_spec         what an attention layer stores for each token
 resource_limits CPUs and memory that this process may use: affinity, cgroups
 openmp          number of threads, and how they wait for each other
+gc_pause        a block of code in which Python collects no garbage
 quantized       QuantizedMatrix: weights in 8 or 4 bits with a scale per 32 inputs
 """

@@ -8,6 +8,7 @@ tokenizer_files     tokenizer.json and tokenizer_config.json on disk
 special_tokens      special tokens by role
 bpe_dropout         text -> ids with randomly skipped merges, seeded
 encoding            begin and end, truncation, and the counts of it
+piece_merges        pieces with scores (SentencePiece) -> BPE merges
 hf/                 tokenizer files of Hugging Face folders -> Tokenizer; one file a format
 chat_template       messages -> the prompt that a model continues, by its own template
 chat_encoding       messages -> its ids; special tokens in the content of messages stay text

@@ -49,6 +49,32 @@ def test_a_file_is_read_as_protobuf_reads_it(kind):
     assert ours.remove_extra_whitespaces == normalizer.remove_extra_whitespaces
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_pieces_in_every_form_are_read_as_protobuf_reads_them(seed):
+    """Most are in the form that is read in bulk; some are long, or lack a field, or contain NUL."""
+    rng, theirs = random.Random(seed), proto.ModelProto()
+    for index in range(rng.randint(0, 60)):
+        piece = theirs.pieces.add()
+        if rng.random() < 0.95:
+            length = rng.choice([0, 1, 5, 120, 121, 130]) if rng.random() < 0.3 else 3
+            piece.piece = f"{index}" + "".join(
+                rng.choices("ab\u4e2d\x00", [9, 9, 9, 0.1], k=length)
+            )
+        if rng.random() < 0.95:
+            piece.score = rng.random()
+        if rng.random() < 0.2:
+            piece.type = rng.choice([1, 2, 3, 4, 5, 6])
+    ours = parse_model(theirs.SerializeToString())
+    assert list(ours.pieces) == [(p.piece, p.score, p.type) for p in theirs.pieces]
+    data = theirs.SerializeToString()
+    for length in range(0, len(data), 7):
+        try:
+            cut = parse_model(data[:length]).pieces
+            assert cut == ours.pieces[: len(cut)]
+        except ProtobufError:
+            pass
+
+
 def test_what_a_file_does_not_say_has_protobufs_default():
     theirs = proto.ModelProto()
     ours = parse_model(b"\x0a\x03\x0a\x01a")

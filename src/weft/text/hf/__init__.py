@@ -16,6 +16,7 @@ from pathlib import Path
 
 from weft.core.config import read_settings
 from weft.core.errors import DataError
+from weft.core.gc_pause import gc_pause
 from weft.text.hf.marian_vocab import SOURCE, TARGET, load_marian
 from weft.text.hf.sentencepiece import FAIRSEQ_FILE, load_sentencepiece
 from weft.text.hf.tokenizer_config import (
@@ -74,7 +75,8 @@ def load_tokenizer(folder: Path, model_type: str | None = None) -> Tokenizer:
             folder,
         )
     defaults = DEFAULTS.get(family or "", DEFAULTS[FORMATS[name].family])
-    return FORMATS[name].load(folder, hf_config, defaults)
+    with gc_pause():
+        return FORMATS[name].load(folder, hf_config, defaults)
 
 
 def read_model_type(folder: Path) -> str | None:

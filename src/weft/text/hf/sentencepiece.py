@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import count as numbers
+from operator import itemgetter
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -27,6 +29,7 @@ from weft.text.hf.sentencepiece_model import (
     read_sentencepiece,
 )
 from weft.text.hf.tokenizer_config import HFTokenizerConfig, TokenizerDefaults, build_tokenizer
+from weft.text.piece_merges import Merges, merges_from_scores
 from weft.text.tokenizer import Tokenizer
 
 SPACE = "\u2581"
@@ -67,6 +70,8 @@ def rename_pieces(
     pieces: tuple[SentencePiecePiece, ...], hf_config: HFTokenizerConfig
 ) -> tuple[SentencePiecePiece, ...]:
     """The pieces with the names that the config gives to reserved ids."""
+    if not hf_config.declared:
+        return pieces
     known = {piece.text for piece in pieces}
     renamed = list(pieces)
     for index, token in hf_config.declared.items():
@@ -92,6 +97,8 @@ def order_pieces(
             raise DataError("the first three pieces are not <unk>, <s> and </s>.", hf_config.path)
         return (*head, *pieces[3:], SentencePiecePiece("<mask>", 0.0, PieceType.CONTROL))
     count = hf_config.integer("extra_ids", defaults.extra_ids) if defaults.extra_ids else 0
+    if count == 0:
+        return pieces
     known = {piece.text for piece in pieces}
     extra = (f"<extra_id_{index}>" for index in reversed(range(count)))
     return (
@@ -120,7 +127,7 @@ def build_model(file: SentencePieceFile) -> models.Model:
             byte_fallback=file.byte_fallback,
         )
     return models.BPE(
-        {piece.text: index for index, piece in enumerate(file.pieces)},
+        dict(zip(map(itemgetter(0), file.pieces), numbers(), strict=False)),
         find_merges(file.pieces),
         unk_token=file.pieces[file.unknown_id].text,
         fuse_unk=True,
@@ -128,20 +135,10 @@ def build_model(file: SentencePieceFile) -> models.Model:
     )
 
 
-def find_merges(pieces: Iterable[SentencePiecePiece]) -> list[tuple[str, str]]:
-    """All pairs of pieces whose concatenation is a piece, best score first.
-
-    SentencePiece has no list of merges: it merges the neighbors that form the piece with the best
-    score. Special tokens and bytes take no part in merges.
-    """
+def find_merges(pieces: Iterable[SentencePiecePiece]) -> Merges:
+    """The merges of a BPE model. Special tokens and bytes take no part in merges."""
     usable = {piece.text: piece.score for piece in pieces if piece.type not in RESERVED}
-    ranked = sorted(usable, key=lambda text: -usable[text])
-    return [
-        (text[:cut], text[cut:])
-        for text in ranked
-        for cut in range(1, len(text))
-        if text[:cut] in usable and text[cut:] in usable
-    ]
+    return merges_from_scores(usable, longest_left_first=False)
 
 
 def build_normalizer(file: SentencePieceFile, is_first_only: bool) -> normalizers.Normalizer:
@@ -220,6 +217,8 @@ def special_pieces(file: SentencePieceFile) -> list[AddedToken]:
     """
     tokens = []
     for piece in file.pieces:
+        if piece.type is PieceType.NORMAL:
+            continue
         is_special = piece.type in (PieceType.CONTROL, PieceType.UNKNOWN)
         if is_special or (
             piece.type == PieceType.USER_DEFINED and MESSAGE_MARK.fullmatch(piece.text)

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformers.tokenization_utils_base import generate_merges
 
 from weft.checkpoint.gguf.vocabularies import read_tokenizer, write_tokenizer
-from weft.checkpoint.gguf.vocabularies.sentencepiece import merges_from_scores
+from weft.checkpoint.gguf.vocabularies.sentencepiece import merges_by_score
 from weft.core.errors import DataError, UsageError
 from weft.text.tokenizer import Tokenizer
 
@@ -113,13 +113,13 @@ def test_merges_are_those_that_transformers_derives(llama: SentencePieceProcesso
     count = llama.vocab_size()
     scores = {llama.id_to_piece(i): llama.get_score(i) for i in range(count)}
     vocab = {llama.id_to_piece(i): i for i in range(count)}
-    assert merges_from_scores(scores) == generate_merges(vocab, scores)
+    assert merges_by_score(scores) == generate_merges(vocab, scores)
 
 
 def test_a_file_with_merges_uses_them(llama: SentencePieceProcessor) -> None:
     result = described(llama, "llama")
     plain = read_tokenizer(result, PLACE)
-    merges = [" ".join(m) for m in merges_from_scores(scores_of(result))]
+    merges = [" ".join(m) for m in merges_by_score(scores_of(result))]
     result["tokenizer.ggml.merges"] = merges
     result["tokenizer.ggml.scores"] = np.zeros(llama.vocab_size(), dtype=np.float32)
     other = read_tokenizer(result, PLACE)
@@ -162,7 +162,7 @@ def as_read(result: dict[str, Any]) -> dict[str, Any]:
 def metaspace(split: bool) -> Tokenizer:
     scores = {MARK: -5.0, "a": -6.0, "b": -7.0, "ab": -1.0, f"{MARK}a": 0.0}
     vocab = {token: index for index, token in enumerate(["<unk>", *scores])}
-    backend = Backend(models.BPE(vocab, merges_from_scores(scores), unk_token="<unk>"))
+    backend = Backend(models.BPE(vocab, merges_by_score(scores), unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(MARK, "first", split=split)
     backend.decoder = decoders.Metaspace(MARK, "first")
     return Tokenizer(backend)
@@ -188,7 +188,7 @@ def test_merges_that_no_scores_give_are_refused() -> None:
     with pytest.raises(UsageError, match="merges do not follow from one score per piece"):
         write_tokenizer(Tokenizer(backend), 8)
     backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(" ", MARK)])
-    merges = merges_from_scores({"a": 0.0, "b": 0.0, "c": 0.0, "ab": 3.0, "bc": 2.0, "abc": 1.0})
+    merges = merges_by_score({"a": 0.0, "b": 0.0, "c": 0.0, "ab": 3.0, "bc": 2.0, "abc": 1.0})
     backend.model = models.BPE(vocab, merges, unk_token="<unk>")
     with pytest.raises(UsageError, match=r"steps besides those for spaces \(NFKC\)"):
         write_tokenizer(Tokenizer(backend), 8)

@@ -32,6 +32,7 @@ from weft.checkpoint.gguf.vocabularies.base import (
 )
 from weft.checkpoint.gguf.vocabularies.wordpiece import gguf_name
 from weft.core.errors import DataError, shown
+from weft.core.gc_pause import gc_pause
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_kinds import BYTE_NAMES
 
@@ -67,7 +68,8 @@ def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
         )
     vocabulary = read_vocabulary(metadata, path)
     try:
-        backend, frame = VOCABULARY_KINDS[name].read(vocabulary)
+        with gc_pause():
+            backend, frame = VOCABULARY_KINDS[name].read(vocabulary)
     except DataError:
         raise
     except Exception as error:  # the library raises nothing narrower

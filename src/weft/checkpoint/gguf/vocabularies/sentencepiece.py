@@ -25,8 +25,7 @@ from weft.checkpoint.gguf.vocabularies.base import (
     read_frame,
 )
 from weft.checkpoint.gguf.vocabularies.byte_level import read_merges
-
-Merges = list[tuple[str, str]]
+from weft.text.piece_merges import Merges, merges_from_scores
 
 
 def read(vocabulary: GGUFVocabulary) -> tuple[Backend, BosEosFrame]:
@@ -59,21 +58,16 @@ def merges_of(vocabulary: GGUFVocabulary) -> Merges:
     """Merges from scores; only normal pieces are merged."""
     scores = vocabulary.scores() or [-float(index) for index in range(len(vocabulary.tokens))]
     normal = vocabulary.of_type(NORMAL)
-    return merges_from_scores({vocabulary.tokens[index]: scores[index] for index in normal})
+    return merges_by_score({vocabulary.tokens[index]: scores[index] for index in normal})
 
 
-def merges_from_scores(scores: dict[str, float]) -> Merges:
+def merges_by_score(scores: dict[str, float]) -> Merges:
     """Every way to form a piece from two others, by descending score, the longer left part
-    first."""
-    merges = [
-        (-score, -cut, piece[:cut], piece[cut:])
-        for piece, score in scores.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
-    # a stable sort: pieces of equal score keep the order of their ids
-    merges.sort(key=lambda item: item[:2])
-    return [(left, right) for _, _, left, right in merges]
+    first; so too among pieces of equal score."""
+    merges = merges_from_scores(scores, longest_left_first=True)
+    if len(set(scores.values())) < len(scores):
+        merges.sort(key=lambda merge: (-scores[merge[0] + merge[1]], -len(merge[0])))
+    return merges
 
 
 def matches(parts: TokenizerParts) -> bool:
@@ -101,7 +95,7 @@ def scores_from_merges(merges: Merges, tokens: list[str]) -> list[float]:
     parts = {piece for merge in merges for piece in merge}
     letters = [token for token in tokens if token not in scores and token in parts]
     lowest = -float(len(scores))
-    restored = merges_from_scores({**scores, **dict.fromkeys(letters, lowest)})
+    restored = merges_by_score({**scores, **dict.fromkeys(letters, lowest)})
     if set(restored) != set(merges) or piece_order(restored) != piece_order(merges):
         raise cannot_write("its merges do not follow from one score per piece")
     return [scores.get(token, lowest) for token in tokens]
