@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-native test-slow check bench bench-peers format docs
+.PHONY: help setup run test test-native test-slow soak check bench bench-peers format docs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test-native: setup ## Test the kernels for each instruction set, and under sanit
 
 test-slow: test ## Run all tests; slow ones one at a time, as some need all cores or much memory
 	$(BIN)/python -m pytest -q -m slow
+
+# make soak CAMPAIGN="checkpoints kills" COUNT=1000 SEED=3; a campaign continues where it stopped
+soak: setup ## Run the long random campaigns: scheduler, kills, checkpoints, requests
+	$(BIN)/python -m tests.soak $(CAMPAIGN) $(if $(COUNT),--count $(COUNT)) --seed $(or $(SEED),0)
 
 check: setup ## Check format, lint, types, import order and generated docs
 	$(BIN)/ruff format --check src tests

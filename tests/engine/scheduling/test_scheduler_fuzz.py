@@ -51,8 +51,11 @@ def drafting(rng: random.Random):
 class Fuzz:
     """Random arrivals and disturbances of one world."""
 
-    def __init__(self, prefix: str, layout: str, forced: dict[str, int]) -> None:
-        self.rng, self.layout = random.Random(f"{prefix} {layout} {forced}"), LAYOUTS[layout]
+    def __init__(
+        self, prefix: str, layout: str, forced: dict[str, int], seed: int | None = None
+    ) -> None:
+        name = f"{prefix} {layout} {forced}" + ("" if seed is None else f" {seed}")
+        self.rng, self.layout = random.Random(name), LAYOUTS[layout]
         pages = {"full": 28, "windows": 62, "cross": 32, "only windows": 22}[layout]
         self.world = World(prefix, self.layout, pages, patience=5, order_window=6, **forced)
         lengths = [self.rng.choice([8, 16, 27]) for _ in range(4)]

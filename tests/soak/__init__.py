@@ -1,0 +1,13 @@
+"""Long random campaigns: `make soak`, or `python -m tests.soak CAMPAIGN --count N --seed S`.
+
+campaigns           the table of campaigns: a seed -> one case, which passes or raises
+runner              runs the cases in child processes, stores progress and failures, prints rates
+child               the program of a child process
+scheduler           random scheduler steps with all invariants checked after each
+kills               a training run that SIGKILL ends at random times, and its resume
+checkpoints         mutated checkpoint files: loaded, or refused in one sentence
+checkpoint_bases    the files that are mutated
+checkpoint_edits    the mutations
+
+A new campaign is a function `run_case(seed)` and an entry of the table.
+"""
