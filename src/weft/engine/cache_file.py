@@ -2,12 +2,13 @@
 
     rows      pages of all cached prefixes and sources, one tensor per layer and kind of row
     index     the tokens or the source that each page belongs to, and when it was last used
+              (cache_index.py)
     key       what the rows depend on: weights, dtype, page size, layout, arithmetic
 
 Rows of another model would give wrong results without an error. So a file is used only if its whole
-key equals that of the engine and all checksums are right, and this is checked before the caches are
-changed: after an error they are still empty and valid. The file is written under a temporary name
-and renamed.
+key equals that of the engine, all checksums are right, and tensors and index fit the engine's
+pages. All of this is checked before the caches are changed: after an error they are still empty and
+valid. The file is written under a temporary name and renamed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,14 +29,17 @@ from torch import Tensor
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.kv_groups import KVCacheLayout
 from weft.cache.kv_store import KVStore
-from weft.cache.prefix_cache import CachedRun, NoPrefixCache
-from weft.cache.snapshot import CacheSnapshot, SavedSource, restore, take_snapshot
+from weft.cache.prefix_cache import NoPrefixCache
+from weft.cache.snapshot import CacheSnapshot, restore, take_snapshot
 from weft.checkpoint.atomic import new_file
 from weft.core.errors import DataError, UsageError
 from weft.engine.arithmetic import arithmetic
+from weft.engine.cache_index import CacheIndexError, IndexLayout, pack_index, unpack_index
 from weft.models.build import Model
 
 FORMAT, INDEX = 1, "index"
+MIN_INDEX_BYTES = 64 << 20
+"""Size that any index may have; one may be as much larger as the rows of its file."""
 Key = Mapping[str, str]
 
 
@@ -121,22 +126,6 @@ def save_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -
     return summary(kv_cache, len(pages))
 
 
-def pack_index(contents: CacheSnapshot, pages: list[int]) -> Tensor:
-    """Runs and sources as bytes; page n of the file is its n-th row, counted from 1. Compressed, as
-    each run repeats the prefix that it shares with others."""
-    numbered = contents.renumbered({page: number for number, page in enumerate(pages, 1)})
-    text = json.dumps({"runs": numbered.runs, "sources": numbered.sources})
-    return torch.frombuffer(bytearray(zlib.compress(text.encode(), level=1)), dtype=torch.uint8)
-
-
-def unpack_index(index: Tensor) -> CacheSnapshot:
-    values = json.loads(zlib.decompress(tensor_bytes(index)))
-    return CacheSnapshot(
-        [CachedRun(*run) for run in values["runs"]],
-        [SavedSource(*source) for source in values["sources"]],
-    )
-
-
 def load_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -> CacheFileSummary:
     """Load a file into an empty cache, as far as it fits. Raises a DataError, and changes nothing,
     for a file that is damaged or belongs to another model or other settings."""
@@ -146,8 +135,8 @@ def load_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -
             f"the cache already holds {num_used} pages: a file can only be loaded into an empty "
             "cache. Load it before the first request."
         )
-    tensors = read_file(path, key)
-    contents = unpack_index(tensors[INDEX])
+    tensors = read_file(path, key, store)
+    contents = read_index(path, tensors, kv_cache)
     if isinstance(kv_cache.prefix_cache, NoPrefixCache):
         contents = CacheSnapshot([], contents.sources)
     pages = contents.pages
@@ -162,23 +151,64 @@ def load_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -
     return summary(kv_cache, len(moved), len(pages) - len(moved))
 
 
-def read_file(path: Path, key: Key) -> dict[str, Tensor]:
-    """The tensors of a file, after checking its key and checksums."""
+def read_file(path: Path, key: Key, store: KVStore) -> dict[str, Tensor]:
+    """The tensors of a file, after checking its key, their shapes and their checksums."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             check_key(path, metadata, key)
+            check_shapes_of_rows(path, file, store)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise DataError("there is no such file. Save a cache there first.", path) from None
     except (OSError, SafetensorError) as error:
         raise damaged(path, str(error)) from None
-    expected = json.loads(metadata["sums"])
+    expected = checksums(path, metadata)
     for name, tensor in tensors.items():
         checksum = zlib.crc32(tensor_bytes(tensor))
         if checksum != expected.get(name):
             raise damaged(path, f"{name} has checksum {checksum}, not {expected.get(name)}")
+        dtype = torch.uint8 if name == INDEX else store.dtype
+        if tensor.dtype != dtype:
+            raise damaged(path, f"{name} is {tensor.dtype}, not {dtype}")
     return tensors
+
+
+def check_shapes_of_rows(path: Path, file: Any, store: KVStore) -> None:
+    """Raise a DataError unless the file has the tensors of this store, all with as many pages."""
+    shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    num_pages = shapes.get(f"0.{next(iter(store.rows[0]))}", [0])[0]
+    expected = {
+        f"{place}.{name}": [num_pages, *rows.shape[1:]]
+        for place, part in enumerate(store.rows)
+        for name, rows in part.items()
+    }
+    index_shape = shapes.pop(INDEX, None)
+    if shapes != expected or index_shape is None or len(index_shape) != 1:
+        raise damaged(path, "its tensors are not those of this model's pages")
+
+
+def checksums(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        sums = json.loads(metadata.get("sums", ""))
+    except (ValueError, RecursionError):
+        sums = None
+    if not isinstance(sums, dict):
+        raise damaged(path, "it has no checksums")
+    return sums
+
+
+def read_index(
+    path: Path, tensors: Mapping[str, Tensor], kv_cache: KVCacheManager
+) -> CacheSnapshot:
+    """The index, checked completely: after this the caches can be changed."""
+    rows = [rows for name, rows in tensors.items() if name != INDEX]
+    max_bytes = MIN_INDEX_BYTES + sum(part.nbytes for part in rows)
+    layout = IndexLayout.of(kv_cache, len(rows[0]), max_bytes)
+    try:
+        return unpack_index(tensor_bytes(tensors[INDEX]), layout)
+    except CacheIndexError as error:
+        raise damaged(path, str(error)) from None
 
 
 def check_key(path: Path, metadata: Mapping[str, str], key: Key) -> None:
