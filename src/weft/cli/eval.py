@@ -64,7 +64,7 @@ def command(
     language: Language = "en",
     out: Out = None,
     activations: Activations = "float32",
-    cache: Cache = 1.0,
+    cache: Cache = "1",
     prefix_cache: PrefixCache = "radix",
     device: Device = "auto",
     json: Json = False,

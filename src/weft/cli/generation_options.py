@@ -119,7 +119,7 @@ class GenerationOptionGroup(OptionGroup):
     regex: Regex = None
     speculate: Speculate = False
     activations: Activations = "float32"
-    cache: Cache = 1.0
+    cache: Cache = "1"
     prefix_cache: PrefixCache = "radix"
 
     @property

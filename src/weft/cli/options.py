@@ -7,6 +7,7 @@ model is loaded.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,8 +39,8 @@ Regex = Annotated[
 ]
 
 Cache = Annotated[
-    float,
-    typer.Option(metavar="GIB", min=0, max=65536, help="KV cache size in GiB."),
+    str,
+    typer.Option(metavar="GIB", help="KV cache size in GiB; auto: half of the available memory."),
 ]
 PrefixCache = Annotated[str, typer.Option(help="Prefix cache: none, hash or radix.")]
 Speculate = Annotated[
@@ -58,13 +59,36 @@ Activations = Annotated[
 BatchTokens = Annotated[int, typer.Option(min=1, help="Token budget of a step.")]
 
 
+MAX_CACHE_GIB = 65536
+
+
+def parse_cache(text: str) -> float | str:
+    """The value of --cache: auto, or a number of GiB."""
+    if text == "auto":
+        return text
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not 0 < size <= MAX_CACHE_GIB:
+        raise UsageError(
+            f"--cache is {text!r}: it must be a number of GiB above 0, up to {MAX_CACHE_GIB}, or "
+            "auto. Try --cache 1."
+        )
+    return size
+
+
 def engine_settings(
-    cache: float, prefix_cache: str, batch_tokens: int | None = None, **others: object
+    cache: str, prefix_cache: str, batch_tokens: int | None = None, **others: object
 ) -> EngineConfig:
     """The engine settings of a command; `batch_tokens` None: the default token budgets."""
     from weft.engine.config import EngineConfig, batch_settings
 
-    values: dict[str, object] = {"cache_gib": cache, "prefix_cache": prefix_cache, **others}
+    values: dict[str, object] = {
+        "cache_gib": parse_cache(cache),
+        "prefix_cache": prefix_cache,
+        **others,
+    }
     if batch_tokens is not None:
         values |= batch_settings(batch_tokens)
     return EngineConfig.from_dict(values)

@@ -84,7 +84,7 @@ def command(
     *,
     sampling: TranslateSampling,
     batch_tokens: BatchTokens = 4096,
-    cache: Cache = 1.0,
+    cache: Cache = "1",
     prefix_cache: PrefixCache = "radix",
     workers: Workers = 1,
     device: Device = "auto",

@@ -5,6 +5,7 @@ config          Config: validated settings and their messages; TOML and JSON fil
 registry        pick(table, name, what): the entry of a table, or the list of choices
 shapes          shape suffixes of tensor names (x_BTD) and check_shapes
 device          device and dtype of a run
+memory          memory that this process may still use: machine, control groups, RLIMIT_AS
 forward_batch   ForwardBatch: ids, lengths and positions of one forward pass
 kv_spec         what an attention layer stores for each token
 resource_limits CPUs and memory that this process may use: affinity, cgroups

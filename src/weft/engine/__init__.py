@@ -7,6 +7,7 @@ Modules in the order in which a request passes through them:
     request         GenerationRequest, SampleState, RequestOutput
     request_checks  token ids that the model does not have are rejected at submission
     config          EngineConfig and SchedulerConfig
+    memory_budget   weights, KV cache and workspace, compared with the available memory
     client          several callers share an engine; Completion, Translation
     engine          one step: schedule, run, sample, commit
     scheduling/     requests -> plans, integers only
@@ -24,6 +25,7 @@ Modules in the order in which a request passes through them:
     pooling         texts -> vectors; texts -> log-likelihoods
     attention_rows  attention weights of a token, from the KV cache; finished requests
     cache_file      prefix cache <-> file
+    cache_index     which page of a cache file belongs to which tokens, checked
     arithmetic      what the bits of a forward pass depend on besides weights
     worker_pool     processes with an engine each
     stats           counters, hit rates with the optimum, pages, preemptions, evictions

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -70,8 +70,9 @@ class SchedulerConfig(Config):
 class EngineConfig(Config):
     """Defaults suit a small model on an ordinary machine."""
 
-    cache_gib: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """KV cache size in GiB, for all sequences and sources; memory is assigned as it is used."""
+    cache_gib: Literal["auto"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """KV cache size in GiB, for all sequences and sources; memory is assigned as it is used. auto:
+    half of the available memory."""
     reserve: bool = False
     """Assign all of that memory at the start: the first use of a memory page stops the engine for
     some microseconds, a tenth of a small model's time until all of it has been used."""

@@ -44,6 +44,7 @@ from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import FinishReason
 from weft.engine.logits import HIDDEN_NOT_FINITE, not_finite_error
 from weft.engine.logprobs import TokenLogprob
+from weft.engine.memory_budget import cache_pages
 from weft.engine.model_runner import ModelRunner
 from weft.engine.request import GenerationRequest, RequestOutput, SampleState, SampleStateFactory
 from weft.engine.request_checks import check_request_ids, check_text_ids
@@ -299,8 +300,9 @@ def make_store(model: Model, layout: KVCacheLayout, config: EngineConfig) -> KVS
     specs = model.kv_specs()
     row = specs[0].bytes_per_token(dtype) * layout.num_layers_per_group
     longest = -(-model.config.max_cached_len // config.page_size) * len(layout.groups)
-    # one sequence of max_len always fits, whatever cache_gib is: memory is allocated when used
-    num_pages = max(2 + 2 * longest, int(config.cache_gib * 2**30) // (row * config.page_size))
+    # one sequence of max_len fits, whatever cache_gib is: memory is allocated when used
+    min_pages, page_bytes = 2 + 2 * longest, row * config.page_size
+    num_pages = cache_pages(model.config, config, page_bytes, min_pages, device)
     with torch.inference_mode(False):
         store = KVStore(specs, layout.layer_locations, num_pages, config.page_size, device, dtype)
         if config.reserve:

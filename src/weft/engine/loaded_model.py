@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from weft.checkpoint.formats import describe, load_checkpoint
+from weft.checkpoint.hub import resolve
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.device import choose_device, choose_dtype, device_of
 from weft.core.errors import UsageError
@@ -41,6 +42,7 @@ from weft.engine.client import (
 )
 from weft.engine.config import EngineConfig, max_len_note
 from weft.engine.engine import Engine
+from weft.engine.memory_budget import check_weights
 from weft.engine.pooling import TextScore, embed_texts, score_texts
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.request_builder import (
@@ -82,6 +84,8 @@ def load(
     cuda, cuda:N or mps. `engine`: an EngineConfig or its fields, such as {"cache_gib": 4}."""
     place = choose_device(device)
     settings = EngineConfig.from_dict(engine, "engine") if isinstance(engine, Mapping) else engine
+    if place.type == "cpu":
+        check_weights(resolve(model), settings or EngineConfig())
     checkpoint = load_checkpoint(model, place, choose_dtype(dtype, place))
     if settings is not None and settings.activations == "int8":
         enable_int8_activations(checkpoint.model)
@@ -150,9 +154,10 @@ class LoadedModel:
         try:
             return EngineClient(Engine(self.model, self.tokenizer, self.engine_config))
         except MemoryError:
+            gib = self.engine_config.cache_gib
+            size = gib if isinstance(gib, str) else f"{gib:g}"
             raise UsageError(
-                f"cache_gib is {self.engine_config.cache_gib:g}: this machine cannot allocate a "
-                "cache of this size. Use less."
+                f"cache_gib is {size}: this machine cannot allocate a cache of this size. Use less."
             ) from None
 
     def translate(

@@ -1,0 +1,110 @@
+"""Memory of an engine: weights, KV cache and workspace, compared with what is available.
+
+A process that uses more than its control group allows is killed without a message, after minutes of
+work, because the memory of the KV cache is assigned as it is used. So all of it is counted at the
+start: `check_weights` before weights are read, with their size as the files give it, and
+`cache_pages` when the engine is created.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from weft.core.errors import UsageError
+from weft.core.memory import MemoryLimit, available_memory
+from weft.engine.config import EngineConfig
+from weft.models.config import ModelConfig
+
+AUTO_SHARE = 0.5
+"""Share of the available memory that cache_gib = auto takes: the rest is for other processes, and
+for what the estimate of the workspace leaves out."""
+NUMBERS_PER_WIDTH = 16
+"""Numbers of a token in a step, as a multiple of the width: queries, keys, values, a feed-forward
+layer of four times the width with its gate, and copies."""
+GIB, MIN_PAGES = 1 << 30, 4
+
+
+def workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Memory of a full step: hidden states of its tokens, and logits of all sequences."""
+    hidden = max(config.token_budget, config.encoder_budget) * NUMBERS_PER_WIDTH * model.width
+    return 4 * (hidden + min(config.max_running, config.token_budget) * model.vocab_size)
+
+
+def check_weights(path: Path, config: EngineConfig, limit: MemoryLimit | None = None) -> None:
+    """Raise a UsageError if the weights at a path, which are not in memory yet, do not fit next to
+    the KV cache; `limit` None: that of this process."""
+    limit = limit or available_memory()
+    if limit is None:
+        return
+    weights = weight_bytes(path)
+    cache = 0 if config.cache_gib == "auto" else int(config.cache_gib * GIB)
+    if weights + cache > limit.available:
+        raise too_large(limit, cache, 0, weights)
+
+
+def weight_bytes(path: Path) -> int:
+    """Memory of the weights at a path, as its files tell without reading them: quantized files stay
+    as they are, and half precision becomes float32. 0 if there are none."""
+    if path.is_file():
+        return path.stat().st_size
+    for pattern in ("*.safetensors", "*.bin", "*.pt"):
+        files = [file for file in path.glob(pattern) if file.is_file()]
+        if files:
+            return sum(map(float32_bytes, files))
+    return 0
+
+
+def float32_bytes(file: Path) -> int:
+    size = file.stat().st_size
+    if file.suffix == ".safetensors":
+        with suppress(SafetensorError), safe_open(file, framework="pt") as tensors:
+            names = list(tensors.keys())
+            is_half = bool(names) and tensors.get_slice(names[0]).get_dtype() in ("F16", "BF16")
+            return 2 * size if is_half else size
+    return size
+
+
+def cache_pages(
+    model: ModelConfig, config: EngineConfig, page_bytes: int, min_pages: int, device: torch.device
+) -> int:
+    """Pages of the KV cache: those of cache_gib, or the `min_pages` of a sequence of the maximum
+    length if they are more and fit. A UsageError if the pages of cache_gib do not fit."""
+    limit = device_memory(device)
+    if limit is None:
+        cache = GIB if config.cache_gib == "auto" else int(config.cache_gib * GIB)
+        return max(min_pages, cache // page_bytes)
+    workspace = workspace_bytes(model, config)
+    free = limit.available - workspace
+    cache = int(AUTO_SHARE * free if config.cache_gib == "auto" else config.cache_gib * GIB)
+    if cache > free or free < 0:
+        raise too_large(limit, max(0, cache), workspace)
+    return max(MIN_PAGES, cache // page_bytes, min(min_pages, free // page_bytes))
+
+
+def device_memory(device: torch.device) -> MemoryLimit | None:
+    if device.type == "cuda":
+        return MemoryLimit(torch.cuda.mem_get_info(device)[0], f"the free memory of {device}")
+    return available_memory() if device.type == "cpu" else None
+
+
+def too_large(limit: MemoryLimit, cache: int, workspace: int, weights: int = 0) -> UsageError:
+    """The error for an engine that does not fit."""
+    parts = {"weights": weights, "KV cache": cache, "workspace": workspace}
+    listed = ", ".join(f"{gib(size)} of {name}" for name, size in parts.items() if size)
+    left = limit.available - weights - workspace
+    advice = "Use a smaller model, or free memory."
+    if left > 0:
+        size = f"{left / GIB * 0.9:.2g}"
+        advice = f"Set cache_gib (--cache) to {size} or less, or to auto, or free memory."
+    return UsageError(
+        f"the engine needs {gib(weights + cache + workspace)} ({listed}), but only "
+        f"{gib(limit.available)} are left of {limit.name}. {advice}"
+    )
+
+
+def gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.2f} GiB"

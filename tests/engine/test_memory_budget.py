@@ -1,0 +1,131 @@
+"""An engine that does not fit into the available memory is refused when it is created."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from weft.cli.app import main
+from weft.core.errors import ConfigError, UsageError
+from weft.core.memory import MemoryLimit
+from weft.engine import memory_budget
+from weft.engine.config import EngineConfig
+from weft.engine.engine import Engine
+from weft.engine.memory_budget import GIB, check_weights, weight_bytes, workspace_bytes
+from weft.engine.request import GenerationRequest
+
+from .tiny import tiny, tiny_folder
+
+
+@pytest.fixture
+def half_a_gib(monkeypatch: pytest.MonkeyPatch) -> MemoryLimit:
+    limit = MemoryLimit(GIB // 2, "the memory limit of /sys/fs/cgroup/x")
+    monkeypatch.setattr(memory_budget, "available_memory", lambda: limit)
+    return limit
+
+
+def engine_of(**config: Any) -> Engine:
+    checkpoint = tiny("decoder")
+    return Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**config))
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_both_sizes(half_a_gib: MemoryLimit) -> None:
+    message = (
+        r"needs 1\.00 GiB \(1\.00 GiB of KV cache, 0\.00 GiB of workspace\), but only 0\.50 GiB "
+        r"are left of the memory limit of /sys/fs/cgroup/x\. Set cache_gib \(--cache\) to 0\.45"
+    )
+    with pytest.raises(UsageError, match=message):
+        engine_of(cache_gib=1.0)
+    engine = engine_of(cache_gib=0.45)
+    engine.submit(GenerationRequest((5, 6), 4))
+    assert engine.step()
+
+
+def test_auto_takes_half_of_what_is_left(half_a_gib: MemoryLimit) -> None:
+    engine = engine_of(cache_gib="auto", page_size=16)
+    store = engine.runner.need_store()
+    free = half_a_gib.available - workspace_bytes(engine.model.config, engine.config)
+    assert free / 2 - store.num_bytes < store.num_bytes / store.num_pages * 2
+    assert store.num_bytes <= free / 2
+
+
+def test_pages_for_the_longest_sequence_are_limited_by_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request that needs more is refused; before, the process would have been killed."""
+    tight = EngineConfig(
+        cache_gib=1e-6, page_size=4, token_budget=8, encoder_budget=8, max_running=2
+    )
+    checkpoint = tiny("decoder", max_len=4000)
+    workspace = workspace_bytes(checkpoint.model.config, tight)
+    limit = MemoryLimit(workspace + (1 << 18), "the machine's available memory")
+    monkeypatch.setattr(memory_budget, "available_memory", lambda: limit)
+    engine = Engine(checkpoint.model, checkpoint.tokenizer, tight)
+    assert engine.runner.need_store().num_bytes <= 1 << 18
+    with pytest.raises(UsageError, match="needs up to 250 pages of 4 tokens but the KV cache has"):
+        engine.submit(GenerationRequest((5,) * 900, 100))
+    engine.submit(GenerationRequest((5,) * 20, 20))
+    while not engine.is_idle:
+        engine.step()
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(
+    half_a_gib: MemoryLimit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "big.gguf").write_bytes(b"GGUF")
+    with (tmp_path / "big.gguf").open("r+b") as file:
+        file.truncate(3 * GIB)  # a sparse file
+    message = r"needs 4\.00 GiB \(3\.00 GiB of weights, 1\.00 GiB of KV cache\).*a smaller model"
+    with pytest.raises(UsageError, match=message):
+        check_weights(tmp_path / "big.gguf", EngineConfig())
+    with pytest.raises(UsageError, match=r"needs 3\.00 GiB \(3\.00 GiB of weights\)"):
+        check_weights(tmp_path / "big.gguf", EngineConfig(cache_gib="auto"))
+    folder = tiny_folder(tmp_path / "model", "decoder")
+    assert main(["generate", str(folder), "the", "--max-tokens", "2"]) == 2
+    assert "but only 0.50 GiB are left of the memory limit" in capsys.readouterr().err
+    assert main(["generate", str(folder), "the", "--max-tokens", "2", "--cache", "auto"]) == 0
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 1), (torch.bfloat16, 2)])
+def test_half_precision_becomes_float32(dtype: torch.dtype, factor: int, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_file({"x": torch.zeros(1000, dtype=dtype)}, tmp_path / f"{name}.safetensors")
+    size = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert weight_bytes(tmp_path) == factor * size
+    assert weight_bytes(tmp_path / "nothing") == 0
+
+
+def test_settings_name_the_number_or_auto() -> None:
+    assert EngineConfig(cache_gib="auto").cache_gib == "auto"
+    for wrong in (0, -1.0, float("nan"), "some"):
+        with pytest.raises(ConfigError, match="cache_gib is .*"):
+            EngineConfig(cache_gib=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["0", "inf", "nan", "some", "-1", "99999"])
+def test_a_command_refuses_other_sizes(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "nothing", "a", f"--cache={wrong}"]) == 2
+    assert f"--cache is '{wrong}': it must be a number of GiB above 0" in capsys.readouterr().err
+
+
+def test_a_real_limit_gives_a_message_instead_of_a_crash(tmp_path: Path) -> None:
+    """ulimit -v for a child process, whose cache would be larger."""
+    folder = tiny_folder(tmp_path / "model", "decoder")
+    code = (
+        "import resource, sys, torch; from weft.core.memory import read_fields, PROC\n"
+        "import weft.cli.generate, weft.engine.loaded_model; from weft.cli.app import main\n"
+        "limit = read_fields(PROC / 'self' / 'status')['VmSize'] + (900 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "generate", str(folder), "the"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "are left of the address space limit (ulimit -v)" in done.stderr
+    assert done.stderr.count("\n") == 1
