@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from weft.cache.page_pool import PagePool
@@ -92,6 +92,34 @@ class EncoderCache:
             self.unused[source.key] = source
             if not source.is_written:
                 self.remove(source)
+
+    def check(self, users: Mapping[str, int]) -> None:
+        """Raise an AssertionError unless each source has so many users, by key."""
+        assert not users.keys() - self.sources.keys(), "a source in use is not in the cache"
+        for key, source in self.sources.items():
+            number = users.get(key, 0)
+            assert source.uses == number, f"source {key[:8]} has {source.uses} users, not {number}"
+            assert (key in self.unused) == (not number), f"source {key[:8]} is unused and in use"
+            self.check_pages(source)
+
+    def check_pages(self, source: EncodedSource) -> None:
+        number, needed = len(source.all_pages), self.num_pages(source.num_tokens)
+        assert number == needed, f"source {source.key[:8]} has {number} pages, not {needed}"
+
+    def recount(self) -> None:
+        """No request uses a source any more; those that were not written are forgotten."""
+        self.sources = {key: one for key, one in self.sources.items() if one.is_written}
+        now = self.pool.next_timestamp()
+        for source in self.sources.values():
+            self.check_pages(source)
+            source.last_use = now if source.uses else source.last_use
+            source.uses = 0
+        order = sorted(self.sources.values(), key=lambda source: source.last_use)
+        self.unused = OrderedDict((source.key, source) for source in order)
+
+    def clear(self) -> None:
+        """Forget all sources; their pages are not released."""
+        self.sources, self.unused = {}, OrderedDict()
 
     def oldest_use(self) -> int | None:
         """Last use of the next victim (timestamp of the pool); None: nothing to evict."""

@@ -3,21 +3,29 @@
     alloc  a free page gets its first holder      share  one more holder
     free   a holder releases the page             evict  a cache releases the page to make space
     copy   `page` was filled from page `detail`   write  its first `detail` rows are filled
+    reset  all pages are free: the engine recovered from an exception; events for the pages that
+           the caches still hold follow
 
 Holders are named: a sequence's page tables by their owner, the caches "prefix" and "sources".
 Without a listener an event costs one comparison. Copies between beams inside a multi-step plan are
 reported as writes after its last step. Unlike the logs of other engines the stream is complete:
 replaying it gives the reference counts of the pool (a test does so after every step).
+
+An engine collects the events of a step in an `EventQueue` and delivers them when the step is
+complete, so that a listener which raises cannot interrupt a change of the pages.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-EventKind = Literal["alloc", "write", "share", "copy", "evict", "free"]
+log = logging.getLogger(__name__)
+
+EventKind = Literal["alloc", "write", "share", "copy", "evict", "free", "reset"]
 
 
 class CacheEvent(NamedTuple):
@@ -31,6 +39,26 @@ class CacheEvent(NamedTuple):
 
 
 EventListener = Callable[[CacheEvent], None]
+
+
+class EventQueue:
+    """Events that wait for the end of the current step."""
+
+    def __init__(self) -> None:
+        self.listener: EventListener | None = None
+        self.events: deque[CacheEvent] = deque()
+
+    def deliver(self) -> None:
+        """Call the listener with each event, in order. A listener that raises is removed, and the
+        exception is logged: the requests do not depend on it."""
+        while self.events:
+            event = self.events.popleft()
+            try:
+                if self.listener is not None:
+                    self.listener(event)
+            except Exception:
+                self.listener = None
+                log.exception("listener=removed reason='it raised' event=%s", event)
 
 
 class EventLog:
@@ -64,6 +92,10 @@ class ReplayedState:
     def apply(self, event: CacheEvent) -> None:
         """Apply one event; an AssertionError for a stream that contradicts itself."""
         owners = self.holders.get(event.page)
+        if event.kind == "reset":
+            self.holders.clear()
+            self.rows.clear()
+            return
         if event.kind == "alloc":
             assert owners is None, f"page {event.page} is allocated while {owners} hold it"
             self.holders[event.page] = Counter({event.owner: 1})

@@ -11,7 +11,7 @@ prompts share a prefix; unlike vLLM, equal pages are merged as soon as they are 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
@@ -23,6 +23,7 @@ from weft.cache.prefix_cache import (
     PrefixMatch,
     PrefixQuery,
     WindowPages,
+    check_block,
     deduplicate,
     max_match_blocks,
     num_readable_blocks,
@@ -173,6 +174,65 @@ class HashCache:
 
     def block_pages(self) -> Iterator[PageIds]:
         return (block.page_ids for block in self.blocks.values())
+
+    def check(self, matches: Iterable[PrefixMatch]) -> None:
+        uses: Counter[bytes] = Counter()
+        for match in matches:
+            uses.update(block.key for block in match.handle[1])
+        num_children = self.checked_children()
+        for key, block in self.blocks.items():
+            assert block.uses == uses[key], f"a block has {block.uses} uses of {uses[key]} matches"
+            assert (key in self.unused) == (not block.uses), "a block is unused and locked"
+            number = num_children[key]
+            assert block.num_children == number, f"{block.num_children} children, not {number}"
+
+    def recount(self) -> None:
+        num_children, now = self.checked_children(), self.pool.next_timestamp()
+        depths: dict[bytes, int] = {}
+        for block in reversed(self.chain_ends(num_children)):
+            depths[block.key] = len(depths)
+        last_use = {key: now if one.uses else one.last_use for key, one in self.blocks.items()}
+        # in the order of `depths` every block comes after the one before it in its chain
+        for key in reversed(depths):
+            parent = self.blocks[key].parent
+            if isinstance(parent, HashedPage):
+                last_use[parent.key] = max(last_use[parent.key], last_use[key])
+        order = sorted(depths, key=lambda key: (last_use[key], -depths[key]))
+        self.version += 1
+        self.windows = WindowPages(self.pool, self.window_sizes, OWNER)
+        self.unused = OrderedDict((key, self.blocks[key]) for key in order)
+        for key, block in self.unused.items():
+            block.uses, block.last_use, block.num_children = 0, last_use[key], num_children[key]
+            self.windows.add_unused(block.page_ids, block.last_use)
+
+    def chain_ends(self, num_children: Counter[bytes]) -> list[HashedPage]:
+        """All blocks, each before the one that it continues."""
+        left = Counter(num_children)
+        order = [block for key, block in self.blocks.items() if not num_children[key]]
+        for block in order:  # parents are appended while it runs
+            if isinstance(block.parent, HashedPage):
+                left[block.parent.key] -= 1
+                if not left[block.parent.key]:
+                    order.append(block.parent)
+        return order
+
+    def clear(self) -> None:
+        self.blocks, self.unused = {}, OrderedDict()
+        self.version += 1
+        self.windows = WindowPages(self.pool, self.window_sizes, OWNER)
+
+    def checked_children(self) -> Counter[bytes]:
+        """The number of blocks that continue each block; an AssertionError if a block is
+        inconsistent or continues one that is not cached."""
+        num_children: Counter[bytes] = Counter()
+        for key, block in self.blocks.items():
+            parent = block.parent
+            if isinstance(parent, HashedPage):
+                assert self.blocks.get(parent.key) is parent, "a block continues an evicted one"
+                num_children[parent.key] += 1
+            assert key == block.key and len(block.tokens) == self.page_size, "a damaged block"
+            check_block(block.page_ids, self.window_sizes)
+        return num_children
 
     def export(self) -> list[CachedRun]:
         now = self.pool.clock

@@ -7,9 +7,13 @@ that give encoder results a cache of a fixed size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from weft.cache.encoder_cache import OWNER as SOURCES
 from weft.cache.encoder_cache import EncoderCache
 from weft.cache.kv_groups import KVCacheLayout
-from weft.cache.page_pool import PagePool
+from weft.cache.page_pool import NULL_PAGE, PagePool
+from weft.cache.prefix_cache import OWNER as PREFIX
 from weft.cache.prefix_cache import PrefixCache
 
 
@@ -23,6 +27,7 @@ class KVCacheManager:
         self.encoder_cache = EncoderCache(pool, len(layout.cross_groups))
         self.num_evicted = 0
         """Pages that were evicted from a cache, in total."""
+        self.num_resets = 0
 
     @property
     def num_available(self) -> int:
@@ -51,3 +56,39 @@ class KVCacheManager:
             num_freed = self.prefix_cache.evict_oldest(number)
         self.num_evicted += num_freed
         return num_freed
+
+    def recount(self) -> None:
+        """Rebuild reference counts, locks and free pages from the caches alone: no page tables are
+        left, and no request uses a source. An AssertionError if a cache is inconsistent, because
+        one of its operations was interrupted; then only `reset` helps."""
+        self.prefix_cache.recount()
+        self.encoder_cache.recount()
+        self.pool.recount(page for _, page, _ in self.cached_rows())
+        self.emit_state()
+
+    def reset(self) -> None:
+        """Empty both caches: all pages are free. No page tables may be left."""
+        self.num_resets += 1
+        self.prefix_cache.clear()
+        self.encoder_cache.clear()
+        self.pool.recount(())
+        self.emit_state()
+
+    def cached_rows(self) -> Iterator[tuple[str, int, int]]:
+        """Owner, page and number of filled rows of each cached page."""
+        R = self.pool.page_size
+        for page_ids in self.prefix_cache.block_pages():
+            yield from ((PREFIX, page, R) for page in page_ids if page)
+        for source in self.encoder_cache.sources.values():
+            for table in source.page_tables:
+                for block, page in enumerate(table):
+                    yield SOURCES, page, min(R, source.num_tokens - block * R)
+
+    def emit_state(self) -> None:
+        """Events from which a listener knows all cached pages, whatever it knew before."""
+        if self.pool.listener is None:
+            return
+        self.pool.emit("reset", [NULL_PAGE], "")
+        for owner, page, num_rows in self.cached_rows():
+            self.pool.emit("alloc", [page], owner)
+            self.pool.emit("write", [page], owner, num_rows)

@@ -118,6 +118,19 @@ class PagePool:
                 self.free_pages.append(page)
         return len(self.free_pages) - before
 
+    def recount(self, cached: Iterable[int]) -> None:
+        """Rebuild counts and free pages: the caches hold each of these pages once, and nothing else
+        holds any. An AssertionError, without any change, if a page is cached twice."""
+        counts, is_cached = [0] * self.num_pages, bytearray(self.num_pages)
+        num_cached = 0
+        for page in cached:
+            assert 0 < page < self.num_pages, f"page {page} is cached, of {self.num_pages}"
+            assert not counts[page], f"page {page} is cached twice"
+            counts[page] = is_cached[page] = 1
+            num_cached += 1
+        self.counts, self.is_cached, self.num_evictable = counts, is_cached, num_cached
+        self.free_pages = [page for page in range(self.num_pages - 1, 0, -1) if not counts[page]]
+
     def reference_counts(self) -> dict[int, int]:
         """Reference counts of all pages that are not free."""
         return {page: count for page, count in enumerate(self.counts) if count}

@@ -3,6 +3,7 @@
     match    the longest cached prefix, locked           peek     only its length, nothing locked
     extend   full pages of a sequence enter the cache    release  unlock; the pages stay cached
     evict    the least recently used pages are freed
+    recount  all matches are void: locks and eviction order are rebuilt from the cached blocks
 
 A match is a whole number of pages and at most len(tokens) - 1 tokens long: the last token is always
 computed, because its logits are needed. Tokens of different namespaces (a salt, a source) are never
@@ -108,6 +109,17 @@ class PrefixCache(Protocol):
     def block_pages(self) -> Iterator[PageIds]:
         """The page ids of all cached blocks, for audits."""
 
+    def check(self, matches: Iterable[PrefixMatch]) -> None:
+        """Raise an AssertionError unless the structure is consistent and exactly these matches
+        lock it."""
+
+    def recount(self) -> None:
+        """Void all matches. An AssertionError if an operation was interrupted in a way that
+        leaves the structure inconsistent."""
+
+    def clear(self) -> None:
+        """Forget all blocks and matches; the pages are not released."""
+
     def export(self) -> list[CachedRun]:
         """All cached runs, for saving; snapshot.py restores them."""
 
@@ -150,6 +162,15 @@ class NoPrefixCache:
     def block_pages(self) -> Iterator[PageIds]:
         return iter(())
 
+    def check(self, matches: Iterable[PrefixMatch]) -> None:
+        """Nothing is cached."""
+
+    def recount(self) -> None:
+        """Nothing is cached."""
+
+    def clear(self) -> None:
+        """Nothing is cached."""
+
     def export(self) -> list[CachedRun]:
         return []
 
@@ -171,6 +192,11 @@ class WindowPages:
         for group in self.groups:
             if page_ids[group]:
                 self.page_ids[page_ids[group]] = page_ids
+
+    def add_unused(self, page_ids: PageIds, last_use: int) -> None:
+        """Register the pages of a block that no table holds, in the order of their last use."""
+        self.add(page_ids)
+        self.unused.update((page_ids[group], last_use) for group in self.groups if page_ids[group])
 
     def remove(self, page_ids: PageIds) -> None:
         """Forget the pages of a block that was evicted."""
@@ -202,6 +228,14 @@ class WindowPages:
         page_ids = self.page_ids.pop(page)
         page_ids[page_ids.index(page)] = NULL_PAGE
         return self.pool.evict([page], self.owner)
+
+
+def check_block(page_ids: PageIds, windows: Sequence[int | None]) -> None:
+    """A block has one page per group, which may be missing only in a group with a window."""
+    is_complete = len(page_ids) == len(windows) and all(
+        page or window is not None for page, window in zip(page_ids, windows, strict=True)
+    )
+    assert is_complete, f"a block has pages {page_ids} for windows {windows}"
 
 
 def num_readable_blocks(

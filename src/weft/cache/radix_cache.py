@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from weft.cache.page_pool import PagePool
@@ -26,6 +27,7 @@ from weft.cache.prefix_cache import (
     PrefixMatch,
     PrefixQuery,
     WindowPages,
+    check_block,
     deduplicate,
     max_match_blocks,
     num_readable_blocks,
@@ -340,6 +342,59 @@ class RadixCache:
     def block_pages(self) -> Iterator[PageIds]:
         for _, _, _, node in self.nodes():
             yield from node.block_pages
+
+    def check(self, matches: Iterable[PrefixMatch]) -> None:
+        locks: Counter[int] = Counter()
+        for match in matches:
+            node: RadixNode | None = match.handle
+            while node is not None:
+                locks[id(node)] += 1
+                node = node.parent
+        for node in self.checked_nodes():
+            number = locks.pop(id(node), 0)
+            assert node.locks == number, f"a node has {node.locks} locks of {number} matches"
+        assert not locks, f"{len(locks)} locked nodes are not in the tree"
+
+    def recount(self) -> None:
+        nodes = sorted(self.checked_nodes(), key=lambda node: node.last_use)
+        self.version += 1
+        self.leaves = LRUQueue()
+        self.windows = WindowPages(self.pool, self.window_sizes, OWNER)
+        self.roots = {name: root for name, root in self.roots.items() if root.children}
+        for node in nodes:
+            node.locks, node.is_queued = 0, False
+            self.leaves.add(node)
+            for page_ids in node.block_pages:
+                self.windows.add_unused(page_ids, node.last_use)
+
+    def clear(self) -> None:
+        self.roots = {}
+        self.version += 1
+        self.leaves = LRUQueue()
+        self.windows = WindowPages(self.pool, self.window_sizes, OWNER)
+
+    def checked_nodes(self) -> list[RadixNode]:
+        """All nodes; an AssertionError if one does not continue its parent."""
+        nodes = list(self.roots.values())
+        for name, root in self.roots.items():
+            is_root = root.parent is None and root.namespace == name and not root.end
+            assert is_root and not root.block_pages, f"the root of {name!r} has tokens or a parent"
+        for node in nodes:  # children are appended while it runs
+            for key, child in node.children.items():
+                self.check_child(node, key, child)
+                nodes.append(child)
+        return nodes
+
+    def check_child(self, node: RadixNode, key: tuple[int, ...], child: RadixNode) -> None:
+        R, length = self.page_size, len(child.tokens)
+        assert child.parent is node and child.namespace == node.namespace, "a child elsewhere"
+        assert length == len(child.block_pages) * R > 0, (
+            f"a node has {length} tokens in {len(child.block_pages)} blocks of {R}"
+        )
+        assert key == tuple(child.tokens[:R]), f"a child with tokens {child.tokens[:R]} is at {key}"
+        assert child.end == node.end + length, f"{child.end} is not {node.end} + {length}"
+        for page_ids in child.block_pages:
+            check_block(page_ids, self.window_sizes)
 
     def export(self) -> list[CachedRun]:
         return [

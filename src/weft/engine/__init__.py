@@ -9,7 +9,11 @@ Modules in the order in which a request passes through them:
     config          EngineConfig and SchedulerConfig
     memory_budget   weights, KV cache and workspace, compared with the available memory
     client          several callers share an engine; Completion, Translation
+    request_iterator results of requests, which are aborted when it is closed or dropped
     engine          one step: schedule, run, sample, commit
+    engine_state    requests, samples and searches between two steps; results not yet returned
+    recovery        after an exception: recount, or reset; the request at fault is isolated
+    interrupts      SIGINT takes effect between two forward passes
     scheduling/     requests -> plans, integers only
     model_runner    a plan -> forward passes -> next-token logits
     thread_controller   how many threads a step uses, from measured step times

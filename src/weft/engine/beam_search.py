@@ -28,7 +28,7 @@ are copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
 
@@ -124,6 +124,12 @@ class BeamSearch:
             return inf
         scores = sorted((one.score for one in finished), reverse=True)
         return scores[self.config.num_best - 1] if len(scores) >= self.config.num_best else -inf
+
+    def copy(self) -> BeamSearch:
+        """A search that can be continued while this one stays as it is."""
+        histories = [list(ids) for ids in self.histories]
+        scores, finished = list(self.scores), list(self.finished)
+        return replace(self, scores=scores, histories=histories, finished=finished)
 
     def best(self) -> list[Hypothesis]:
         """The best finished hypotheses, best first."""

@@ -8,10 +8,15 @@
 
 In float32 on a CPU, tokens and log-probabilities of a request are the same bits with or without a
 cached prefix, alone or in a batch, preempted or not, with drafts or without.
+
+An exception at any point leaves a working engine that continues with the same results: before the
+results of a step are recorded nothing has happened, afterwards the step is completed (recovery.py).
+A request that makes steps fail ends with an error in its output; the others continue.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
@@ -22,7 +27,7 @@ import torch
 from torch import Tensor
 
 from weft.cache import PREFIX_CACHES
-from weft.cache.events import EventListener
+from weft.cache.events import EventListener, EventQueue
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.kv_groups import KVCacheLayout
 from weft.cache.kv_store import KVStore
@@ -33,7 +38,6 @@ from weft.core.registry import pick
 from weft.engine.attention_rows import (
     AttentionRow,
     AttentionRows,
-    FinishedRequests,
     attention_rows,
     check_index,
     find_pages,
@@ -42,10 +46,13 @@ from weft.engine.beam_search import BeamSearch
 from weft.engine.cache_file import CacheFileSummary, cache_key, load_cache, save_cache
 from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import FinishReason
+from weft.engine.engine_state import EngineState, StepRecord
+from weft.engine.interrupts import DeferredInterrupts
 from weft.engine.logits import HIDDEN_NOT_FINITE, not_finite_error
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory_budget import cache_pages
 from weft.engine.model_runner import ModelRunner
+from weft.engine.recovery import FaultIsolation, recover
 from weft.engine.request import GenerationRequest, RequestOutput, SampleState, SampleStateFactory
 from weft.engine.request_checks import check_request_ids, check_text_ids
 from weft.engine.sampling_step import StepChooser
@@ -59,6 +66,8 @@ from weft.models.build import Model
 from weft.models.transformer import Decoder
 from weft.nn.packed_modules import pack_model
 from weft.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -78,23 +87,22 @@ class Engine:
         self.scheduler = Scheduler(settings, self.kv_cache)
         self.threads = ThreadController()
         self.counter = count()
-        self.requests: dict[str, Request] = {}
-        self.samples: dict[str, dict[int, SampleState]] = {}
-        """Samples of the running and waiting requests, by request id and index."""
-        self.beams: dict[str, BeamSearch] = {}
-        self.texts_to_score: dict[str, tuple[int, ...]] = {}
-        self.finished = FinishedRequests()
         vocab_size, speculate = model.config.vocab_size, self.config.speculate
         self.sample_states = SampleStateFactory(tokenizer, vocab_size, speculate)
+        self.state = EngineState(self.scheduler, self.sample_states)
+        self.requests, self.samples = self.state.requests, self.state.samples
+        self.beams, self.finished = self.state.beams, self.state.finished
+        self.events, self.interrupts = EventQueue(), DeferredInterrupts()
 
     @property
     def is_idle(self) -> bool:
-        return self.scheduler.is_idle
+        """No request is active, and all outputs were returned."""
+        return self.scheduler.is_idle and not self.state.has_outputs
 
-    def submit(self, request: GenerationRequest) -> str:
-        """Add a request and return its id. Raises a UsageError, and changes nothing, for a request
-        that can never be served."""
-        request_id = self.new_id()
+    def submit(self, request: GenerationRequest, request_id: str | None = None) -> str:
+        """Add a request and return its id, a new one unless it is from `new_id`. Raises a
+        UsageError, and changes nothing, for a request that can never be served."""
+        request_id = request_id or self.new_id()
         check_request_ids(request, self.model.config)
         beam = request.beam.width if request.beam else 0
         prompt = tuple(request.prompt)
@@ -103,24 +111,18 @@ class Engine:
         )
         check_request(scheduled, self.scheduler.config, self.kv_cache)  # before n samples exist
         samples = self.sample_states.create_all(request)
-        self.scheduler.add(scheduled)
-        self.requests[request_id] = scheduled
-        if request.beam:
-            end = next(iter(request.ends), None)
-            self.beams[request_id] = BeamSearch(request.beam, request.max_tokens, end)
-        else:
-            self.samples[request_id] = samples
-        return request_id
+        if request.beam is None:
+            return self.add(scheduled, samples=samples)
+        end = next(iter(request.ends), None)
+        return self.add(scheduled, search=BeamSearch(request.beam, request.max_tokens, end))
 
-    def submit_embedding(self, ids: Iterable[int]) -> str:
+    def submit_embedding(self, ids: Iterable[int], request_id: str | None = None) -> str:
         """Add a text for the encoder: its hidden states come in one output."""
         text = tuple(ids)
         check_text_ids(text, self.model.config)
-        request_id = self.new_id()
-        self.scheduler.add(Request(request_id, text, 0, is_pooling=True))
-        return request_id
+        return self.add(Request(request_id or self.new_id(), text, 0, is_pooling=True))
 
-    def submit_score(self, ids: Iterable[int]) -> str:
+    def submit_score(self, ids: Iterable[int], request_id: str | None = None) -> str:
         """Add a text for a decoder: the log-probability of each of its tokens but the first comes
         in one output. All of it is computed, whatever the prefix cache holds, and none of it is
         cached."""
@@ -136,63 +138,115 @@ class Engine:
                 "token is not predicted. Use a longer text."
             )
         check_text_ids(text, self.model.config)
-        request_id = self.new_id()
-        self.scheduler.add(Request(request_id, text[:-1], 0, is_pooling=True))
-        self.texts_to_score[request_id] = text
-        return request_id
+        return self.add(Request(request_id or self.new_id(), text[:-1], 0, is_pooling=True), text)
+
+    def add(
+        self,
+        request: Request,
+        text: tuple[int, ...] | None = None,
+        samples: dict[int, SampleState] | None = None,
+        search: BeamSearch | None = None,
+    ) -> str:
+        """Add a request with its state, or nothing if this is interrupted."""
+        self.finish_recovery()
+        try:
+            self.scheduler.add(request)
+            self.requests[request.id] = request
+            if text is not None:
+                self.state.texts_to_score[request.id] = text
+            if samples is not None:
+                self.samples[request.id] = samples
+            if search is not None:
+                self.beams[request.id] = search
+            return request.id
+        except UsageError:  # rejected by the scheduler, which has changed nothing
+            raise
+        except BaseException:
+            recover(self.state, dropped=[request.id])
+            raise
 
     def new_id(self) -> str:
         return f"r{next(self.counter)}"
 
     def is_active(self, request_id: str) -> bool:
         """Whether more outputs of a request can follow."""
-        return request_id in self.scheduler.state.groups
+        return request_id in self.scheduler.state.groups or self.state.will_return(request_id)
 
     def abort(self, request_id: str) -> None:
         """Remove a request and free its pages. Does nothing if it is not active."""
-        self.scheduler.cancel(request_id)
-        self.forget(request_id)
+        self.finish_recovery()
+        if request_id not in self.requests:
+            return
+        try:
+            self.state.remove(request_id)
+        except BaseException:
+            recover(self.state, dropped=[request_id])
+            raise
+        self.deliver_events()
 
     def step(self) -> list[RequestOutput]:
         """Schedule and run one plan: one forward pass, or several between which tokens are chosen
-        (multi-step scheduling)."""
-        # integers only: which tokens of which sequences, which pages
-        plan = self.scheduler.schedule(self.drafts_of if self.config.speculate else None)
+        (multi-step scheduling). If it fails, the request at fault is found and its output has an
+        error; an EngineError if all requests of the step fail. No exception loses an output: the
+        next call returns those that this one did not."""
+        with self.interrupts:
+            self.finish_recovery()
+            try:
+                if not self.state.has_outputs:
+                    self.run_step()
+            except Exception as error:
+                self.isolate(error)
+            finally:
+                self.deliver_events()
+            self.state.collect_outputs()
+        return self.state.unreturned.pop()
+
+    def run_step(self) -> Plan:
+        """One step. Its results are recorded; if it fails, the engine recovers before it raises."""
+        self.state.num_decided = len(self.state.records)
         try:
-            chooser = StepChooser(plan, self.samples, self.beams)
+            # integers only: which tokens of which sequences, which pages
+            plan = self.scheduler.schedule(self.drafts_of if self.config.speculate else None)
+            chooser = StepChooser(plan, self.samples, self.beams, self.interrupts.check)
             with self.threads.step(plan.total_tokens):
                 vectors = self.runner.run(plan, chooser)
+            self.interrupts.check()
+            outputs = [
+                self.pooling_output(one.request.id, x_TD)
+                for one, x_TD in zip(plan.poolings, vectors, strict=True)
+            ]
+            result = chooser.results(outputs)
+            record = StepRecord(outputs, plan, result, self.scheduler.tokens_of(result.forked))
+            self.state.records.append(record)  # from here on the step is completed
+            self.state.apply(record)
+            return plan
         except BaseException:
-            self.scheduler.rollback(plan)  # no token was appended yet: the same requests run again
-            raise
-        try:
-            return self.commit(plan, vectors, chooser)
-        except BaseException:
-            self.drop(plan)
+            recover(self.state)
             raise
 
-    def commit(
-        self, plan: Plan, vectors: list[Tensor], chooser: StepChooser
-    ) -> list[RequestOutput]:
-        """Append the chosen tokens, commit them to the scheduler, and return the outputs."""
-        outputs = [
-            self.pooling_output(one.request.id, x_TD)
-            for one, x_TD in zip(plan.poolings, vectors, strict=True)
-        ]
-        result = chooser.results(outputs)
-        self.scheduler.commit(plan, result.appended, result.forked)
-        for key in result.finished:
-            self.scheduler.finish(*key)
-        for output in outputs:
-            if output.error is not None:
-                self.abort(output.request_id)
-            elif output.finish is not None:
-                self.finish(output)
-        return outputs
+    def isolate(self, error: Exception) -> None:
+        """Find the request that made a step fail, unless the step was completed by the recovery."""
+        self.finish_recovery()
+        if self.state.is_decided:
+            log.error("step=failed state=completed", exc_info=error)
+        else:
+            FaultIsolation(self.state, self.run_step).isolate(self.state.suspects, error)
+
+    def finish_recovery(self) -> None:
+        """Repeat a recovery that was interrupted itself."""
+        if self.state.needs_recovery:
+            recover(self.state)
+
+    def deliver_events(self) -> None:
+        """Call the listener with the events since the last call; one that raises is removed."""
+        if self.events.events:
+            self.events.deliver()
+            if self.events.listener is None:
+                self.kv_cache.pool.listener = None
 
     def pooling_output(self, request_id: str, x_TD: Tensor) -> RequestOutput:
         """The output of a text that was read as a whole: its hidden states or log-probabilities."""
-        text, finish = self.texts_to_score.get(request_id), FinishReason("end")
+        text, finish = self.state.texts_to_score.get(request_id), FinishReason("end")
         if not bool(x_TD.isfinite().all()):
             return RequestOutput(request_id, error=HIDDEN_NOT_FINITE)
         if text is None:
@@ -204,41 +258,10 @@ class Engine:
             return RequestOutput(request_id, error=not_finite_error(number))
         return RequestOutput(request_id, logprobs=logprobs, finish=finish)
 
-    def drop(self, plan: Plan) -> None:
-        """Abort the requests of a step that failed after its forward pass: some may have tokens
-        that the scheduler does not know of, so they cannot continue."""
-        if self.scheduler.in_flight is plan:
-            self.scheduler.rollback(plan)
-        ids = [chunk.request.id for chunk in plan.chunks]
-        for request_id in {*ids, *(embedding.request.id for embedding in plan.poolings)}:
-            self.abort(request_id)
-
     def drafts_of(self, request: Request, sequence: Sequence) -> list[int]:
         """Drafts for one sequence; the scheduler drops those without pages or budget."""
         state = self.samples.get(request.id, {}).get(sequence.index)
         return [] if state is None or state.drafter is None else state.drafter.propose()
-
-    def finish(self, output: RequestOutput) -> None:
-        """One sample has ended; with the last one its request is forgotten."""
-        samples = self.samples.get(output.request_id, {})
-        state, request = samples.pop(output.index, None), self.requests.get(output.request_id)
-        if request is not None and state is not None:
-            self.finished.add(request, output.index, state.output)
-        for index, hypothesis in enumerate(output.hypotheses):
-            assert request is not None, f"{output.request_id} was searched but never submitted"
-            self.finished.add(request, index, hypothesis.ids)
-        if not samples:
-            self.forget(output.request_id)
-
-    def forget(self, request_id: str) -> None:
-        """Drop the state of a request that is not active any more. Its tokens move to
-        `finished`."""
-        request = self.requests.pop(request_id, None)
-        for index, state in self.samples.pop(request_id, {}).items():
-            assert request is not None, f"{request_id} has samples but was never submitted"
-            self.finished.add(request, index, state.output)
-        self.beams.pop(request_id, None)
-        self.texts_to_score.pop(request_id, None)
 
     def attention(
         self, request_id: str, layer: int, head: int, query: int, sample: int = 0
@@ -268,8 +291,12 @@ class Engine:
         return self.scheduler.state.engine_stats()
 
     def listen(self, listener: EventListener | None) -> None:
-        """Report every change of the pages from now on (cache/events.py); None: stop."""
-        self.kv_cache.pool.listener = listener
+        """Report every change of the pages from now on (cache/events.py), after the step or the
+        `abort` that made it; None: stop. A listener that raises is removed, and the exception is
+        logged."""
+        self.events.listener = listener
+        self.events.events.clear()
+        self.kv_cache.pool.listener = None if listener is None else self.events.events.append
 
     def save_cache(self, path: str | Path) -> CacheFileSummary:
         """Write the cached prefixes and sources to a file."""
@@ -278,7 +305,11 @@ class Engine:
     def load_cache(self, path: str | Path) -> CacheFileSummary:
         """Load what an engine of the same model and settings has saved; if not everything fits,
         the most recently used. Raises a DataError, and the cache stays empty, for other files."""
-        return load_cache(Path(path), self.cache_key, self.kv_cache, self.runner.need_store())
+        try:
+            return load_cache(Path(path), self.cache_key, self.kv_cache, self.runner.need_store())
+        except BaseException:
+            recover(self.state)
+            raise
 
     @cached_property
     def cache_key(self) -> dict[str, str]:

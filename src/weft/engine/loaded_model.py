@@ -51,6 +51,7 @@ from weft.engine.request_builder import (
     RequestBuilder,
     sampling_options,
 )
+from weft.engine.request_iterator import RequestIterator
 from weft.models.build import Model
 from weft.nn.packed_modules import use_int8_activations
 from weft.sampling.params import SamplingKeywords
@@ -306,11 +307,14 @@ class LoadedModel:
         """The ids of a conversation in the model's chat template, up to the next answer."""
         return self.request_builder.chat_ids(messages)
 
-    def stream(self, ids: Sequence[int], options: GenerationOptions) -> Iterator[RequestOutput]:
-        """The continuation of `ids`: tokens and text of each step."""
+    def stream(
+        self, ids: Sequence[int], options: GenerationOptions
+    ) -> RequestIterator[RequestOutput]:
+        """The continuation of `ids`: tokens and text of each step. Closing or dropping it ends the
+        request."""
         request = self.request_builder.completion(ids, options)
         assert request.n == 1, f"a stream has one sample, not {request.n}: use complete_all"
-        return self.client.stream(self.client.submit(request))
+        return self.client.generate(request)
 
     def complete_all(
         self, requests: Sequence[GenerationRequest], progress: Progress | None = None
@@ -339,8 +343,8 @@ class LoadedModel:
         check_task(self.kind, task)
 
 
-def pieces(outputs: Iterator[RequestOutput]) -> Iterator[str]:
-    return (output.text for output in outputs if output.text)
+def pieces(outputs: RequestIterator[RequestOutput]) -> RequestIterator[str]:
+    return outputs.then(output.text for output in outputs.results if output.text)
 
 
 def ignore(count: int) -> None:

@@ -65,10 +65,9 @@ def embed_texts(
     pool, config = POOLINGS[pooling], client.engine.model.config
     limit = min(config.max_cached_len, tokenizer.max_len or config.max_len)
     rows = tokenizer.encode_batch(texts, max_len=limit)
-    ids = [client.submit_embedding(row or [tokenizer.pad_id or 0]) for row in rows]
     vectors_BD = torch.zeros(len(rows), config.width)
-    for index, output in client.results(ids):
-        assert output.vectors_TD is not None, f"{ids[index]} was not embedded"
+    for index, output in client.embeddings([row or [tokenizer.pad_id or 0] for row in rows]):
+        assert output.vectors_TD is not None, f"text {index} was not embedded"
         vectors_BD[index] = F.normalize(pool(output.vectors_TD.float()), dim=-1).cpu()
         progress(1)
     return vectors_BD
@@ -119,7 +118,7 @@ def split_at_max_len(ids: list[int], max_len: int) -> list[list[int]]:
 def score_rows(client: EngineClient, rows: Sequence[Sequence[int]], progress: Progress) -> float:
     """Negative log-likelihood summed over all tokens of the rows but their first."""
     losses = [0.0] * len(rows)
-    for index, output in client.results([client.submit_score(row) for row in rows]):
+    for index, output in client.scores(rows):
         losses[index] = -sum(one.logprob for one in output.logprobs)
         progress(1)
     return sum(losses)  # in the order of the rows, so that the sum does not depend on timing

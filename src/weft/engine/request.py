@@ -4,7 +4,8 @@
     SampleState         one of its n samples: tokens, text, grammar matcher, drafter
     RequestOutput       what one step added to one sample
 
-A SampleState survives preemption: the scheduler frees pages, never the generated tokens.
+A SampleState survives preemption: the scheduler frees pages, never the generated tokens. After an
+exception it is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -131,6 +132,15 @@ class SampleStateFactory:
             sample.matcher = self.vocabulary(request.ends).matcher(request.grammar)
         if self.speculate:
             sample.drafter = Drafter(request.prompt)
+        return sample
+
+    def restore(self, request: GenerationRequest, index: int, output: list[int]) -> SampleState:
+        """The sample after these tokens."""
+        sample = self.create(request, index)
+        for token in output:
+            sample.append(token)
+        if sample.drafter is not None:
+            sample.drafter.lookup.extend(output)
         return sample
 
     def detokenizer(self, request: GenerationRequest) -> Detokenizer | NullDetokenizer:

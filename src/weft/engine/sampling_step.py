@@ -5,8 +5,8 @@ A `StepChooser` chooses the tokens of one plan, in two phases:
     choose     called by the model runner after each forward pass: keeps the logits of the samples,
                and ranks the candidates of the beam searches. It changes no request, so a forward
                pass that fails can be repeated
-    results    one call of the sampler for all rows; tokens are appended to their samples, and the
-               searches are updated
+    results    one call of the sampler for all rows; tokens are appended to their samples, and
+               copies of the searches are updated
 
 With drafts a sample has several rows: its new tokens are those that would have been chosen without
 drafts, as far as the drafts were right, and one more.
@@ -14,7 +14,7 @@ drafts, as far as the drafts were right, and one more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -45,6 +45,8 @@ class StepResult:
     forked: dict[str, Forked] = field(default_factory=dict)
     finished: list[SequenceId] = field(default_factory=list)
     """Samples that ended with the first token after their prompt."""
+    searches: dict[str, BeamSearch] = field(default_factory=dict)
+    """The beam searches after the step; the engine's own are unchanged."""
 
     def end_chunk(self, chunk: Chunk) -> None:
         """No token could be chosen after a chunk: its request is about to be aborted."""
@@ -103,8 +105,16 @@ class StepChooser:
     """Chooses the tokens of one plan: samples by their logits, beam searches in batches of one
     width. Requests that are aborted during a forward pass are left out."""
 
-    def __init__(self, plan: Plan, samples: Samples, searches: Searches) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        samples: Samples,
+        searches: Searches,
+        check_interrupt: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check_interrupt` is called after each forward pass; it may raise."""
         self.plan, self.samples, self.searches = plan, samples, searches
+        self.check_interrupt = check_interrupt
         self.sampled: list[tuple[Chunk, slice]] = []
         """Chunks of sampled requests, and their rows of the logits."""
         self.logits_NV: Tensor | None = None
@@ -115,6 +125,7 @@ class StepChooser:
 
     def choose(self, logits: NextTokenLogits) -> SampledTokens | None:
         """After a forward pass: choose from the logits of its sampled rows."""
+        self.check_interrupt()
         if self.is_multi_step:
             return self.beams[0].batch.choose(logits)
         pairs = self.sampled_rows()
@@ -150,11 +161,13 @@ class StepChooser:
         return [BeamRows.of(part, self.searches, self.is_multi_step) for part in widths.values()]
 
     def results(self, outputs: list[RequestOutput]) -> StepResult:
-        """Append the chosen tokens to all samples and searches; their outputs are appended."""
+        """Append the chosen tokens to all samples and to copies of the searches; their outputs are
+        appended."""
         result = StepResult()
         if self.logits_NV is not None:
             sample_tokens(self.sampled, self.samples, self.logits_NV, result, outputs)
         for beams in self.beams:
+            beams.batch.searches = [search.copy() for search in beams.batch.searches]
             for chunk, search, change in zip(
                 beams.chunks, beams.batch.searches, beams.batch.results(), strict=True
             ):
@@ -162,8 +175,10 @@ class StepChooser:
                     result.appended[chunk.sequence_id] = change
                 else:
                     result.forked[chunk.request.id] = change
-                if search.is_done and chunk.request.id in self.searches:
-                    outputs.append(search_output(chunk.request.id, search))
+                if chunk.request.id in self.searches:
+                    result.searches[chunk.request.id] = search
+                    if search.is_done:
+                        outputs.append(search_output(chunk.request.id, search))
         return result
 
 

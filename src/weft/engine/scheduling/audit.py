@@ -3,6 +3,8 @@
 conservation   free + evictable + locked + held == all pages
 holders        a page's count is the number of tables, cache entries and sources that hold it
 sharing        a page in two tables is full, or its sequences were forked from one another
+locks          a cached prefix is locked by the sequences that use it, a source has its users
+queues         a request either waits or runs
 """
 
 from __future__ import annotations
@@ -19,6 +21,12 @@ Holders = dict[int, Counter[str]]
 
 def audit(state: SchedulerState) -> None:
     """Raise an AssertionError with both numbers if an invariant does not hold."""
+    check_pages(state)
+    check_queues(state)
+
+
+def check_pages(state: SchedulerState) -> None:
+    """The invariants of pages and caches."""
     owners = holders(state)
     counts = {page: names.total() for page, names in owners.items()}
     assert counts == state.kv_cache.pool.reference_counts(), (
@@ -26,6 +34,16 @@ def audit(state: SchedulerState) -> None:
     )
     check_conservation(state, owners)
     check_sharing(state)
+    matches = [one.match for _, one, _ in state.sequences_with_pages() if one.match is not None]
+    state.kv_cache.prefix_cache.check(matches)
+    sources = (group.source for group in state.groups.values())
+    state.kv_cache.encoder_cache.check(Counter(one.key for one in sources if one is not None))
+
+
+def check_queues(state: SchedulerState) -> None:
+    """Every group waits or runs, once."""
+    queued = sorted([*(group.request.id for group in state.waiting), *state.running])
+    assert queued == sorted(state.groups), f"{queued} wait or run, of {sorted(state.groups)}"
     number = sum(group.request.num_sequences for group in state.running.values())
     assert number == state.num_running, (
         f"{number} sequences run, the state counts {state.num_running}"

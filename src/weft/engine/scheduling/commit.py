@@ -121,21 +121,22 @@ def fork_copy_on_write(
     parents, limit = group.sequences, group.request.num_sequences
     assert len(children) <= limit, f"{group.request.id} has {len(children)} children, over {limit}"
     if len(parents) == len(children) == 1:  # beam 1, and the end of many a search
-        parents[0].tokens.append(children[0].tokens[0])
+        parents[0].tokens = [*parents[0].tokens, children[0].tokens[0]]
         return
     num_left = Counter(child.parent for child in children)
     for index, parent in enumerate(parents):
         if index not in num_left:
             release_sequence(parent, kv_cache.prefix_cache)
-    group.sequences = []
+    sequences = []
     for child in children:
         parent = parents[child.parent]
         num_left[child.parent] -= 1
         is_last = num_left[child.parent] == 0
-        group.sequences.append(parent if is_last else fork_sequence(group, parent, kv_cache))
-    for index, (sequence, child) in enumerate(zip(group.sequences, children, strict=True)):
-        sequence.index = index
-        sequence.tokens.append(child.tokens[0])
+        sequences.append(parent if is_last else fork_sequence(group, parent, kv_cache))
+    group.sequences = sequences
+    for index, (sequence, child) in enumerate(zip(sequences, children, strict=True)):
+        # a new list: after an exception the engine completes the step from the old ones
+        sequence.index, sequence.tokens = index, [*sequence.tokens, child.tokens[0]]
 
 
 def fork_preallocated(

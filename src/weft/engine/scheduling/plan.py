@@ -129,6 +129,12 @@ class Plan:
         return rows
 
     @property
+    def request_ids(self) -> list[str]:
+        """The requests that it computes, in order."""
+        ids = [chunk.request.id for chunk in self.chunks]
+        return list(dict.fromkeys([*ids, *(one.request.id for one in self.poolings)]))
+
+    @property
     def num_encoder_tokens(self) -> int:
         sources = sum(len(scheduled.ids) for scheduled in self.sources)
         return sources + sum(len(scheduled.ids) for scheduled in self.poolings)

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.page_tables import PageCopy
 from weft.core.errors import UsageError
 from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.admission import Admission, AdmissionResult, check_request
+from weft.engine.scheduling.audit import check_pages
 from weft.engine.scheduling.commit import commit_group, sequences_at_limit
 from weft.engine.scheduling.plan import (
     Appended,
@@ -140,6 +141,24 @@ class Scheduler:
             self.state.waiting.requeue(self.state.groups[scheduled.request.id])
         self.apply_finished()
 
+    def recover(self, only: frozenset[str] | None = None) -> None:
+        """After an exception at any point: all requests wait as if they had been preempted, and the
+        pages are recounted. If a cache is inconsistent, because one of its operations was
+        interrupted, the caches are emptied. `only`: the other requests do not run until the next
+        `recover`."""
+        for name, index in self.finished_in_flight:
+            if index is None:
+                self.state.groups.pop(name, None)
+        self.state.requeue_all(only)
+        try:
+            self.kv_cache.recount()
+            check_pages(self.state)
+        except Exception as error:
+            log.warning("caches=emptied reason='interrupted while they changed' error=%r", error)
+            self.kv_cache.reset()
+        self.finished_in_flight = []
+        self.in_flight = None
+
     def finish(self, request_id: str, index: int | None = None) -> bool:
         """Finish a request, or one sample of it. Its full pages stay cached. False: it was not
         there."""
@@ -171,6 +190,16 @@ class Scheduler:
         for chunk in plan.chunks:
             chunks.setdefault(chunk.request.id, []).append(chunk)
         return [(self.state.groups[name], parts) for name, parts in chunks.items()]
+
+    def tokens_of(self, request_ids: Iterable[str]) -> dict[str, list[list[int]]]:
+        """The tokens of all sequences of some requests, spares included. A fork replaces these
+        lists and does not change them."""
+        groups = self.state.groups
+        return {
+            name: [one.tokens for one in (*groups[name].sequences, *groups[name].spares)]
+            for name in request_ids
+            if name in groups
+        }
 
     def check_results(
         self, plan: Plan, appended: Mapping[SequenceId, Appended], forked: Mapping[str, Forked]

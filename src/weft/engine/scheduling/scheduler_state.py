@@ -56,6 +56,16 @@ class SchedulerState:
         self.stop(group)
         self.waiting.requeue(group)
 
+    def requeue_all(self, only: frozenset[str] | None = None) -> None:
+        """After an exception: all groups wait, without pages, in the order in which they would
+        continue; nothing is released. `only`: the others are left out of the queue."""
+        for group in self.groups.values():
+            group.drop_pages()
+        groups = [group for name, group in self.groups.items() if only is None or name in only]
+        self.waiting.rebuild(groups, [*self.running.values(), *self.waiting.preempted])
+        self.running.clear()
+        self.num_running = 0
+
     def remove(self, group: SequenceGroup) -> None:
         """Remove a finished group; every page is freed or stays in a cache, unlocked."""
         self.release_pages(group)

@@ -126,6 +126,15 @@ class SequenceGroup:
         """The result of the next sampled step is a `Forked`: a parent for each sequence."""
         return self.request.beam > 0 or (self.request.n > 1 and self.first.num_generated == 0)
 
+    def drop_pages(self) -> None:
+        """Forget page tables, matches and the source without releasing them: the pages are about to
+        be recounted."""
+        for sequence in self.sequences:
+            sequence.tables = sequence.match = None
+            sequence.num_computed = 0
+        self.spares, self.source = [], None
+        self.prefix_query = PrefixQuery(list(self.request.prompt), self.namespace)
+
     def next_owner(self) -> str:
         """A new name under which page tables of this group hold pages."""
         return f"{self.request.id}/{next(self.owner_serials)}"

@@ -57,6 +57,15 @@ class WaitingQueue:
         """Put a preempted group at the front."""
         self.preempted.appendleft(group)
 
+    def rebuild(self, groups: list[SequenceGroup], admitted: list[SequenceGroup]) -> None:
+        """Queue exactly these groups. Those that were admitted before go first, in the order of
+        `admitted` as far as they are there."""
+        names = {group.request.id for group in groups}
+        order = {one.request.id: one for one in (*admitted, *groups) if one.was_admitted}
+        self.preempted = deque(group for name, group in order.items() if name in names)
+        new = sorted((one for one in groups if not one.was_admitted), key=lambda one: one.arrival)
+        self.arrived = OrderedDict((group.request.id, group) for group in new)
+
     def remove(self, group: SequenceGroup) -> None:
         """Remove a group if it is in the queue."""
         if self.arrived.pop(group.request.id, None) is None and group in self.preempted:

@@ -1,0 +1,64 @@
+"""SIGINT during an engine step: noted, and handled between two forward passes.
+
+    with interrupts:        a signal that arrives is noted
+        ...
+        interrupts.check()  the previous handler is called for it, which usually raises
+    ...                     after the block it is called as well
+
+Python runs signal handlers between any two instructions, so a KeyboardInterrupt could be raised in
+the middle of a change of the page tables. Differs from blocking the signal (pthread_sigmask), which
+would also keep it from other threads and from child processes started meanwhile. In other threads
+than the main one, and if SIGINT is ignored, nothing is done.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+SignalHandler = Callable[[int, FrameType | None], object]
+
+
+class DeferredInterrupts:
+    """A context manager that can be entered again and again, but not twice at once."""
+
+    def __init__(self) -> None:
+        self.previous: SignalHandler | None = None
+        self.is_active = self.is_pending = False
+
+    def __enter__(self) -> DeferredInterrupts:
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(signal.SIGINT)
+            # it is still installed if an exception interrupted `__exit__`
+            if callable(handler) and handler != self.note:
+                self.previous = handler
+            if callable(handler):
+                self.is_active = True
+                signal.signal(signal.SIGINT, self.note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.is_active:
+            self.is_active = False
+            signal.signal(signal.SIGINT, self.previous or signal.default_int_handler)
+            self.check()
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The handler during a step."""
+        self.is_pending = True
+        if not self.is_active:
+            self.check()
+
+    def check(self) -> None:
+        """Handle a signal that has arrived; a KeyboardInterrupt if the previous handler raises
+        it."""
+        if self.is_pending:
+            self.is_pending = False
+            (self.previous or signal.default_int_handler)(signal.SIGINT, None)
