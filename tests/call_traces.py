@@ -35,8 +35,9 @@ import weft
 from weft.engine.engine import Engine
 
 SOURCE = Path(weft.__file__).parent
-NUM_STEPS = 8
-"""The step that is traced: the prompt is computed and the page tables are no longer new."""
+NUM_STEPS = 5
+"""The step that is traced: the prompt is computed, and no page begins or ends with this token (one
+step in 16 also allocates a page: kv_cache_manager.py, page_pool.py and the prefix cache)."""
 DECODER = {
     "model": {
         "width": 32,

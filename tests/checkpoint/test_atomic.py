@@ -10,7 +10,20 @@ from pathlib import Path
 import pytest
 
 from weft.checkpoint import atomic
-from weft.checkpoint.atomic import PREFIX, new_folder, remove_leftovers, write_file
+from weft.checkpoint.atomic import (
+    PREFIX,
+    ProcessId,
+    host_hash,
+    make_folder,
+    new_file,
+    new_folder,
+    remove_folder,
+    remove_leftovers,
+    replace_files,
+    temporary_name,
+    write_file,
+)
+from weft.core.errors import DiskError
 
 
 class StopError(Exception):
@@ -62,7 +75,109 @@ def test_the_content_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch
         Path, "replace", lambda self, to: (steps.append("rename"), replace(self, to))
     )
     write_file(tmp_path / "a", b"new")
-    assert steps == [f"{PREFIX}a", "rename", tmp_path.name]
+    assert steps[0].startswith(PREFIX) and steps[0].endswith("-a")
+    assert steps[1:] == ["rename", tmp_path.name]
+
+
+def test_two_writers_of_one_file_do_not_rename_each_others_parts(tmp_path):
+    with new_file(tmp_path / "a") as first:
+        first.write_bytes(b"first, half")
+        with new_file(tmp_path / "a") as second:
+            second.write_bytes(b"second")
+        assert (tmp_path / "a").read_bytes() == b"second"
+        first.write_bytes(b"first, whole")
+    assert (tmp_path / "a").read_bytes() == b"first, whole"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_two_writers_of_one_folder_do_not_share_files(tmp_path):
+    with pytest.raises(OSError), new_folder(tmp_path / "f") as second:
+        (second / "x").write_text("second")
+        with new_folder(tmp_path / "f") as first:
+            (first / "y").write_text("first")
+    assert os.listdir(tmp_path) == ["f"] and os.listdir(tmp_path / "f") == ["y"]
+
+
+def record_calls(monkeypatch) -> list[str]:
+    """The order of fsync, mkdir and rename calls, by the name of what they are called on."""
+    steps = []
+    real_sync, rename, mkdir = atomic.sync, Path.rename, Path.mkdir
+
+    def call(kind, function, path, *args, **options):
+        steps.append(f"{kind} {'new' if path.name.startswith(PREFIX) else path.name}")
+        return function(path, *args, **options)
+
+    monkeypatch.setattr(atomic, "sync", lambda p: call("sync", real_sync, p))
+    monkeypatch.setattr(Path, "rename", lambda p, *a: call("rename", rename, p, *a))
+    monkeypatch.setattr(Path, "mkdir", lambda p, *a, **o: call("mkdir", mkdir, p, *a, **o))
+    return steps
+
+
+def test_a_folder_is_on_the_disk_with_its_sub_folders_before_it_has_its_name(tmp_path, monkeypatch):
+    (tmp_path / "top").mkdir()
+    steps = record_calls(monkeypatch)
+    with new_folder(tmp_path / "top" / "f") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "x").write_text("1")
+        (folder / "y").write_text("2")
+        steps.clear()
+    assert steps == ["sync x", "sync inner", "sync y", "sync new", "rename new", "sync top"]
+
+
+def test_new_parent_folders_are_on_the_disk(tmp_path, monkeypatch):
+    steps = record_calls(monkeypatch)
+    make_folder(tmp_path / "a" / "b" / "c")
+    synced = [step for step in steps if step.startswith("sync")]
+    assert synced == [f"sync {tmp_path.name}", "sync a", "sync b"]
+
+
+def test_the_last_file_is_absent_while_others_are_replaced(tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "target"
+    for folder, text in ((source, "new"), (target, "old")):
+        (folder / "inner").mkdir(parents=True)
+        for name in ("a", "inner/b", "last"):
+            (folder / name).write_text(text)
+    replaced, real = [], Path.replace
+
+    def replace(self, to):
+        replaced.append(to.relative_to(target).as_posix())
+        assert not (target / "last").exists()
+        return real(self, to)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    replace_files(source, target, last="last")
+    assert replaced == ["a", "inner/b", "last"]
+    assert {file.read_text() for file in target.rglob("*") if file.is_file()} == {"new"}
+
+
+def test_a_folder_loses_its_name_before_its_files(tmp_path, monkeypatch):
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "x").touch()
+    monkeypatch.setattr(atomic.shutil, "rmtree", stop)
+    with pytest.raises(StopError):
+        remove_folder(tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError("1000 requested and 512 written"),
+    ],
+    ids=["python", "safetensors", "numpy"],
+)
+@pytest.mark.parametrize("new", [new_file, new_folder])
+def test_a_full_disk_is_one_sentence_whoever_writes(tmp_path, error, new):
+    with pytest.raises(DiskError) as caught, new(tmp_path / "a") as temporary:
+        if temporary.is_dir():
+            (temporary / "part").touch()
+        raise error
+    text = str(caught.value)
+    assert text.startswith(f"{tmp_path / 'a'}: cannot be written (No space left on device). What")
+    assert caught.value.errno == 28 and isinstance(caught.value, OSError)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_appears_with_everything_in_it(tmp_path):
@@ -98,13 +213,50 @@ def test_a_new_folder_begins_empty_whatever_was_left_behind(tmp_path):
     assert os.listdir(tmp_path / "f") == ["x"]
 
 
-def test_leftovers_are_removed_and_nothing_else(tmp_path):
+def leave_behind(folder, pid, host=None, token="0" * 8, name="a"):
+    host = host or atomic.this_process().host
+    path = folder / f"{PREFIX}{pid}-{host}-{token}-0-{name}"
+    path.write_text("half")
+    return path
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_leftovers_of_dead_processes_are_removed_and_nothing_else(tmp_path):
     (tmp_path / f"{PREFIX}folder").mkdir()
-    (tmp_path / f"{PREFIX}folder" / "x").write_text("half")
-    (tmp_path / f"{PREFIX}file").write_text("half")
+    (tmp_path / f"{PREFIX}folder" / "x").write_text("half, by an earlier version")
     (tmp_path / "kept").write_text("whole")
-    remove_leftovers(tmp_path)
-    assert os.listdir(tmp_path) == ["kept"]
+    (tmp_path / "inner").mkdir()
+    other = host_hash("another host")
+    gone = ProcessId(7, other)
+    leave_behind(tmp_path / "inner", dead_pid())
+    leave_behind(tmp_path, os.getpid(), token="0" * 8)  # our id, before this host was restarted
+    leave_behind(tmp_path, gone.pid, other)
+    writing = temporary_name(tmp_path / "b")  # by this process
+    writing.touch()
+    kept = [leave_behind(tmp_path, os.getppid()), leave_behind(tmp_path, 8, other), writing]
+    remove_leftovers(tmp_path, dead=gone)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"kept", "inner", *(path.name for path in kept)}
+    assert not list((tmp_path / "inner").iterdir())
+
+
+def test_leftovers_of_one_target_are_removed_and_others_stay(tmp_path):
+    mine, other = (leave_behind(tmp_path, dead_pid(), name=name) for name in ("a", "b"))
+    remove_leftovers(tmp_path, "a")
+    assert not mine.exists() and other.exists()
+
+
+def test_temporary_names_fit_into_a_file_system(tmp_path):
+    path = tmp_path / ("\u00e9" * 125)
+    write_file(path, b"content")
+    assert path.read_bytes() == b"content"
+    left = temporary_name(path)
+    assert len(os.fsencode(left.name)) < 255
 
 
 KILLED = """

@@ -20,7 +20,7 @@ from weft.checkpoint.tensor_source import (
 )
 from weft.checkpoint.weight_rules import WeightRule, same, stacked, transposed
 from weft.core.errors import DataError
-from weft.models.build import Model, SkipInit, build_model
+from weft.models.build import AnyModel, SkipInit, build_model
 from weft.models.config import ModelConfig
 
 PLACE = Path("tiny/model.safetensors")
@@ -59,7 +59,7 @@ class Watched(InMemorySource):
         return super().read(name)
 
 
-def material(values: dict[str, Any]) -> tuple[Model, list[WeightRule], dict[str, Tensor]]:
+def material(values: dict[str, Any]) -> tuple[AnyModel, list[WeightRule], dict[str, Tensor]]:
     """A model, rules that keep its names, and its weights by these."""
     model = build_model(ModelConfig.from_dict(values))
     names = [names[0] for names in tied_names(model).values()]

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.engine.tiny import LINES, TASKS, tiny
 from weft.checkpoint import weft_folder
+from weft.checkpoint.sha256sums import SUMS_FILE
 from weft.checkpoint.weft_folder import (
     CONFIG_FILE,
     SCORES_FILE,
@@ -76,19 +77,20 @@ def test_the_folder_can_be_saved_again(folder):
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_a_save_that_fails_leaves_weights_that_load(folder, monkeypatch):
-    before = logits(load_folder(folder))
+@pytest.mark.parametrize("name", ["write_json", "write_shard", "write_sums"])
+def test_a_save_that_fails_leaves_the_folder_as_it_was(folder, monkeypatch, name):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def full(path, content):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    write = weft_folder.write_file
-    monkeypatch.setattr(
-        weft_folder, "write_file", lambda p, c: (full if p.name == WEIGHTS_FILE else write)(p, c)
-    )
+    monkeypatch.setattr(weft_folder, name, full)
     with pytest.raises(OSError, match="No space left"):
         save_folder(folder, tiny(seed=8))
-    assert torch.equal(logits(load_folder(folder)), before)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    with pytest.raises(OSError, match="No space left"):
+        save_folder(folder.with_name("new"), tiny(seed=8))
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_a_loaded_model_keeps_nothing_of_its_file_and_learns(folder):
@@ -116,6 +118,7 @@ def test_files_are_plain_json_and_safetensors(folder):
         CONFIG_FILE,
         WEIGHTS_FILE,
         SCORES_FILE,
+        SUMS_FILE,
         "tokenizer.json",
         "tokenizer_config.json",
     }

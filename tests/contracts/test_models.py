@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from weft.cache.contiguous_cache import ContiguousCache
+from tests.contiguous_cache import ContiguousCache
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model, build_model
+from weft.models.build import AnyModel, build_model
 from weft.models.config import ModelConfig
 from weft.models.transformer import Decoder, EncoderDecoder
 from weft.nn.positions import POSITIONS
@@ -21,7 +21,7 @@ from .settings import POSITION_SETTINGS, configs
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 
-def fresh(config: ModelConfig) -> Model:
+def fresh(config: ModelConfig) -> AnyModel:
     """A model in eval mode with random weights, including biases and norms."""
     model = build_model(config, seed=1)
     generator = torch.Generator().manual_seed(2)

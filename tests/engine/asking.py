@@ -15,7 +15,7 @@ from weft.engine.engine import Engine
 from weft.engine.logits import NextTokenLogits
 from weft.engine.request import GREEDY, GenerationRequest
 from weft.engine.scheduling.plan import Forked
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.sampling.params import SamplingParams
 
 
@@ -43,7 +43,7 @@ SMALL = EngineConfig(cache_gib=0.01, page_size=4)
 
 
 def beam_search(
-    model: Model,
+    model: AnyModel,
     prompts: Sequence[Sequence[int]],
     max_tokens: int | Sequence[int],
     end_id: int | None = None,
@@ -72,7 +72,7 @@ def beam_search(
 
 
 def generate(
-    model: Model,
+    model: AnyModel,
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     end_id: int | None = None,

@@ -28,7 +28,7 @@ from weft.engine.beam_search import BeamConfig
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest, RequestOutput
-from weft.models.build import Model, build_model
+from weft.models.build import AnyModel, build_model
 from weft.models.config import ModelConfig
 from weft.sampling.params import SamplingParams
 
@@ -91,7 +91,7 @@ def saved_cases() -> list[Json]:
     return [json.loads(line) for line in CASES.read_text().splitlines()]
 
 
-def make_model(case: Json) -> Model:
+def make_model(case: Json) -> AnyModel:
     """Weights are larger than fresh ones, so that the next tokens are far from equally likely."""
     model = build_model(ModelConfig.from_dict(case["model"]), seed=case["seed"] % 2**32).eval()
     with torch.no_grad():
@@ -100,12 +100,12 @@ def make_model(case: Json) -> Model:
     return model
 
 
-def make_engine(model: Model, serving: Json) -> Engine:
+def make_engine(model: AnyModel, serving: Json) -> Engine:
     return Engine(model, None, EngineConfig(cache_gib=CACHE_GIB, **serving["engine"]))
 
 
 def serve(
-    model: Model, requests: list[Json], serving: Json, engine: Engine | None = None
+    model: AnyModel, requests: list[Json], serving: Json, engine: Engine | None = None
 ) -> Results:
     """The results of the requests, `group` of them submitted at a time."""
     engine = engine or make_engine(model, serving)
@@ -170,7 +170,7 @@ def num_threads(number: int) -> Iterator[None]:
 
 
 @contextmanager
-def hooked(model: Model, is_hooked: bool) -> Iterator[None]:
+def hooked(model: AnyModel, is_hooked: bool) -> Iterator[None]:
     """With a hook anywhere, the modules run instead of the compiled stack."""
     if not is_hooked:
         yield

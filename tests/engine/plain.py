@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model
+from weft.models.build import AnyModel
 
 
 @torch.no_grad()
 def greedy(
-    model: Model,
+    model: AnyModel,
     prompt: Sequence[int],
     max_tokens: int,
     end_id: int | None = None,

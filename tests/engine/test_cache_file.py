@@ -4,6 +4,8 @@ the same bits; whatever does not fit gives one sentence and an empty cache."""
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from weft.core.errors import DataError, UsageError
+from weft.checkpoint.writer_lock import lock_path, writer_lock
+from weft.core.errors import DataError, LockedError, UsageError
 from weft.engine.cache_file import fingerprint
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
@@ -202,6 +205,40 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatc
         engine.save_cache(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
     assert path.stat().st_mode & 0o077 == 0, "what people asked is nobody else's business"
+
+
+@pytest.mark.parametrize("kind", ["a symbolic link", "a folder", "a device, a pipe or a socket"])
+def test_only_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
+    engine, path, other = make("gqa"), tmp_path / "cache", tmp_path / "other"
+    if kind == "a symbolic link":
+        other.write_text("somebody's file")
+        path.symlink_to(other)
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    before = path.lstat()
+    with pytest.raises(DataError, match=f"is {kind}: a cache is saved to a regular file or a new"):
+        engine.save_cache(path)
+    assert path.lstat() == before
+    if other.exists():
+        assert other.read_text() == "somebody's file"
+    with pytest.raises(DataError, match="/dev/null: is a device"):
+        engine.save_cache(Path("/dev/null"))
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_one_process_saves_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, path = make("gqa"), tmp_path / "cache"
+    run(engine, PROMPTS[:1])
+    monkeypatch.setattr("weft.engine.cache_file.LOCK_SECONDS", 0.0)
+    with (
+        writer_lock(path, lock_path(path)),
+        pytest.raises(LockedError, match=f"cache is being written by process {os.getpid()} on"),
+    ):
+        engine.save_cache(path)
+    engine.save_cache(path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_cache_in_use_takes_no_file(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from weft.engine.beam_search import BeamConfig
 from weft.engine.engine import Engine
 from weft.engine.model_runner import ModelRunner
 from weft.engine.request import GenerationRequest
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.native import compiled_stack
 from weft.native.compiled_stack import CompiledStack
 from weft.native.library import native
@@ -92,7 +92,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 PROMPTS = [[5], [7, 8, 9, 10, 11, 12, 13, 14, 15], [7, 8, 9, 10, 30]]
 
 
-def blocks(model: Model) -> list[Block]:
+def blocks(model: AnyModel) -> list[Block]:
     return [part for part in model.modules() if isinstance(part, Block)]
 
 
@@ -113,7 +113,7 @@ def recorded(name: str, seen: list[Tensor]) -> Iterator[None]:
         setattr(ModelRunner, name, known)
 
 
-def vectors(model: Model, *, by_modules: bool) -> list[Tensor]:
+def vectors(model: AnyModel, *, by_modules: bool) -> list[Tensor]:
     """What the heads and the layers behind an encoder read in a few steps of the engine."""
     seen: list[Tensor] = []
     hooks = []
@@ -269,17 +269,17 @@ def test_threads_change_nothing() -> None:
     assert same(*actual)
 
 
-def change_norm(model: Model) -> None:
+def change_norm(model: AnyModel) -> None:
     blocks(model)[0].attention_path.norm.weight.data = torch.full((32,), 0.5)
 
 
-def change_weight(model: Model) -> None:
+def change_weight(model: AnyModel) -> None:
     unpack_model(model)
     blocks(model)[1].attention.out.weight.data *= 2
     pack_model(model)
 
 
-def change_part(model: Model) -> None:
+def change_part(model: AnyModel) -> None:
     blocks(model)[0].feedforward = copy.deepcopy(blocks(model)[1].feedforward)
 
 
@@ -304,7 +304,7 @@ def test_a_copy_has_a_call_of_its_own() -> None:
         assert same(before, vectors(model, by_modules=False))
 
 
-def engine_of(model: Model) -> Engine:
+def engine_of(model: AnyModel) -> Engine:
     return Engine(model, config=SMALL)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft.cache.contiguous_cache import ContiguousCache
+from tests.contiguous_cache import ContiguousCache
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.engine import Engine

@@ -18,7 +18,7 @@ from weft.engine.grammar import make_grammar
 from weft.engine.loaded_model import LoadedModel
 from weft.engine.request import GenerationRequest
 from weft.engine.scheduling.audit import audit
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.sampling.params import SamplingParams
 
 from .tiny import tiny, tiny_folder
@@ -53,7 +53,7 @@ def engine_of(checkpoint: Any, **config: Any) -> Engine:
     return Engine(checkpoint.model, checkpoint.tokenizer, settings)
 
 
-def spoil(model: Model, number: float) -> None:
+def spoil(model: AnyModel, number: float) -> None:
     """Make the embedding of one token, which is not that of the LM head, another number."""
     with torch.no_grad():
         model.decoder.embedding.words.weight[WRONG, 3] = number  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from weft.cache.contiguous_cache import ContiguousCache
+from tests.contiguous_cache import ContiguousCache
 from weft.core.forward_batch import ForwardBatch
 from weft.models.build import build_model
 from weft.models.config import ModelConfig

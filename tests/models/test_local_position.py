@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.contiguous_cache import ContiguousCache
 from tests.engine.asking import generate
-from weft.cache.contiguous_cache import ContiguousCache
 from weft.core.errors import ConfigError
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model, build_model
+from weft.models.build import AnyModel, build_model
 from weft.models.config import ModelConfig
 from weft.nn.attention.config import warn_once
 
@@ -23,7 +23,7 @@ NEAR, FAR = {"kind": "rotary", "base": 50.0}, {"kind": "rotary", "base": 1e6}
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 
-def build(window: dict[str, Any] | None = None, **parts: Any) -> Model:
+def build(window: dict[str, Any] | None = None, **parts: Any) -> AnyModel:
     """A decoder of four layers of which the second and the fourth see all keys."""
     pattern = window or {"kind": "window", "window": 3, "full_every": 2}
     attention = {"num_heads": 4, "pattern": pattern, **parts.pop("attention", {})}
@@ -35,7 +35,7 @@ def ids(length: int, rows: int = 2) -> Tensor:
     return torch.randint(0, 29, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
-def logits(model: Model, length: int = 20) -> Tensor:
+def logits(model: AnyModel, length: int = 20) -> Tensor:
     with torch.no_grad():
         return model(ForwardBatch(ids(length)))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.contracts.settings import configs
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model, build_model
+from weft.models.build import AnyModel, build_model
 from weft.models.config import ModelConfig
 from weft.models.transformer import Encoder, EncoderDecoder
 from weft.nn.lm_head import LMHead
@@ -21,7 +21,7 @@ from weft.nn.packed_modules import pack_model, unpack_model
 KINDS = ("encoder-decoder", "decoder", "encoder")
 
 
-def run(model: Model) -> Tensor:
+def run(model: AnyModel) -> Tensor:
     ids_BT = torch.randint(0, 29, (2, 7), generator=torch.Generator().manual_seed(0))
     batch = ForwardBatch(ids_BT)
     if isinstance(model, EncoderDecoder):
@@ -29,7 +29,7 @@ def run(model: Model) -> Tensor:
     return model.logits(batch) if isinstance(model, Encoder) else model(batch)
 
 
-def gradients(model: Model) -> tuple[Tensor, dict[str, Tensor | None]]:
+def gradients(model: AnyModel) -> tuple[Tensor, dict[str, Tensor | None]]:
     """Logits, and what they move each weight by."""
     model.zero_grad()
     logits_BTV = run(model)

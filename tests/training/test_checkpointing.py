@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from weft.checkpoint.weft_folder import load_folder
-from weft.core.errors import UsageError
+from weft.core.errors import DataError, LockedError, UsageError
 from weft.training import checkpointing
-from weft.training.loop import NonFiniteLossError, Progress
+from weft.training.loop import NonFiniteLossError, Progress, Trainer
 from weft.training.run import run_training
 from weft.training.signals import StoppedBySignal
 
@@ -116,6 +118,90 @@ def test_a_finished_run_returns_its_scores_at_once(tmp_path: Path) -> None:
     assert loaded.task == "translate" and loaded.scores == first
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut off", "empty", "no config"])
+def test_a_run_with_scores_but_without_its_model_finishes_again(
+    tmp_path: Path, damage: str
+) -> None:
+    """Earlier versions wrote scores.json first: a kill then left no model, for ever."""
+    out = tmp_path / "run"
+    first = run_training(recipe(), files(tmp_path), out)
+    file, whole = out / "model.safetensors", weights(out)
+    if damage == "no config":
+        (out / "config.json").unlink()
+    elif damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(b"" if damage == "empty" else whole[:-1])
+    again = run_training(recipe(), files(tmp_path), out)
+    assert weights(out) == whole and again["valid"] == first["valid"]
+    assert load_folder(out).scores == again
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_the_scores_are_written_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    out, real = tmp_path / "run", Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if Path(target) == out / name and "checkpoints" in os.listdir(out):
+            raise Killed
+        return real(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Path, "replace", replace)
+        run_training(recipe(), files(tmp_path), out)
+    assert not (out / "scores.json").exists()
+    scores = run_training(recipe(), files(tmp_path), out)
+    assert load_folder(out).scores == scores
+    assert not [path for path in out.rglob(".*") if path.name.startswith(".")]
+
+
+def test_a_second_process_is_told_who_writes(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def watch(progress: Progress) -> None:
+        if progress.step == 2:
+            with pytest.raises(LockedError, match=f"is being written by process {os.getpid()} on"):
+                run_training(recipe(), files(tmp_path), out)
+
+    run_training(recipe(), files(tmp_path), out, watch)
+    assert not (out / ".lock").exists()
+
+
+def test_what_a_process_left_that_was_killed_after_the_end_is_removed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    scores = run_training(recipe(), files(tmp_path), out)
+    (out / "tokens" / "train").mkdir(parents=True)
+    (out / ".lock").touch()
+    assert run_training(recipe(), files(tmp_path), out) == scores
+    assert not (out / "tokens").exists() and not (out / ".lock").exists()
+
+
+def test_a_checkpoint_that_is_not_complete_is_not_continued_from(tmp_path: Path) -> None:
+    """Earlier versions removed checkpoints file by file."""
+    out, straight = tmp_path / "run", tmp_path / "straight"
+    train_until(9, tmp_path, out)
+    (out / "checkpoints" / "00000008" / "state.json").unlink()
+    run_training(recipe(), files(tmp_path), out)
+    run_training(recipe(), files(tmp_path), straight)
+    assert weights(out) == weights(straight)
+
+
+def test_a_run_of_an_earlier_version_continues_and_one_of_a_later_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train_until(5, tmp_path, out)
+    values = json.loads((out / "run.json").read_text())
+    assert values.pop("weft") == 1
+    (out / "run.json").write_text(json.dumps({**values, "weft": 2}))
+    with pytest.raises(DataError, match="says weft = 2: this version reads 1. Use the Weft"):
+        run_training(recipe(), files(tmp_path), out)
+    (out / "run.json").write_text(json.dumps(values))
+    run_training(recipe(), files(tmp_path), out)
+
+
 def test_changed_arguments_are_listed_and_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train_until(5, tmp_path, out)
@@ -161,6 +247,45 @@ def test_a_loss_that_is_not_finite_keeps_the_last_checkpoint(tmp_path: Path) -> 
         run_training(settings, files(tmp_path), out)
     for path in (out / "checkpoints").glob("*/weights.safetensors"):
         assert load_file(path)
+
+
+def test_weights_that_are_not_finite_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = tmp_path / "run", Trainer.train_step
+
+    def overflow(self: Trainer, batches: Any) -> tuple[float, int]:
+        loss = real(self, batches)
+        if self.state.step == 8:
+            with torch.no_grad():
+                next(self.model.parameters())[0] = float("inf")
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", overflow)
+        expected = (
+            r"the weights after step 8 are not finite: \S+ contains NaN or infinity. They are"
+        )
+        with pytest.raises(NonFiniteLossError, match=expected) as caught:
+            run_training(recipe(), files(tmp_path), out)
+    assert "The last checkpoint with finite weights is of step 4." in str(caught.value)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["00000004"]
+
+
+def test_a_checkpoint_of_infinities_is_named(tmp_path: Path) -> None:
+    """Earlier versions saved it, and called it untouched."""
+    out = tmp_path / "run"
+    train_until(9, tmp_path, out)
+    path = out / "checkpoints" / "00000008"
+    broken = {
+        name: torch.full_like(tensor, float("inf"))
+        for name, tensor in load_file(path / "weights.safetensors").items()
+    }
+    save_file(broken, path / "weights.safetensors")
+    with pytest.raises(NonFiniteLossError, match="the loss of step 9 is nan") as caught:
+        run_training(recipe(), files(tmp_path), out)
+    text = f"The last checkpoint with finite weights is of step 4. Remove {path}."
+    assert text in str(caught.value)
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from weft.core.errors import DataError, UsageError
-from weft.text.packing import IGNORE
+from weft.core.forward_batch import ForwardBatch
+from weft.text.packing import IGNORE, PackedSamples
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_training import TokenizerConfig
-from weft.training.data.base import Batch
 from weft.training.data.files import TrainingFiles
 from weft.training.data.pairs import PairData, PairDataConfig
-from weft.training.data.texts import TextData, TextDataConfig
+from weft.training.data.texts import TextData, TextDataConfig, collate_samples
 from weft.training.data.tokens import TokenFile
 from weft.training.distributed import DistributedContext
+from weft.training.objective import Batch
 
 from .material import write_pairs
 
@@ -209,3 +210,12 @@ def test_documents_of_a_sample_are_numbered(tmp_path: Path, tokenizer: Tokenizer
     batch = data.load(0, data.plan(0)[0])
     assert batch.documents_BT is not None and batch.documents_BT.shape == batch.ids_BT.shape
     assert torch.is_tensor(batch.targets_BT)
+
+
+def test_samples_fit_a_forward_batch_whose_positions_restart_with_each_document() -> None:
+    flat = np.array([1, 10, 11, 2, 1, 12, 2, 1, 13, 14, 15, 2], dtype=np.int32)
+    batch = collate_samples(list(PackedSamples(flat, np.array([0, 4, 7, 12]), length=5)))
+    forward = ForwardBatch(batch.ids_BT, batch.lengths_B, batch.documents_BT)
+    assert forward.positions_BT.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
+    assert batch.targets_BT[1].tolist() == [13, 14, 15, 2, IGNORE]
+    assert batch.lengths_B.tolist() == [5, 4]

@@ -34,9 +34,8 @@ from weft.models.build import build_model
 from weft.models.config import ModelConfig
 from weft.text.batching import batches
 from weft.text.packing import IGNORE
-from weft.training.data.base import Batch
 from weft.training.loss import LossConfig
-from weft.training.objective import batch_loss
+from weft.training.objective import Batch, batch_loss
 from weft.training.optimizer import OptimizerConfig, build_optimizers
 
 WIDTH, FEEDFORWARD, HEADS, LAYERS, DROPOUT, SMOOTHING = 128, 256, 4, 4, 0.3, 0.1

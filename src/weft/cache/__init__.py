@@ -1,6 +1,6 @@
 """KV caches: they store the rows that attention layers declare (core/kv_spec.py).
 
-Pages are integers in this package; only kv_store and contiguous_cache hold tensors.
+Pages are integers in this package; only kv_store holds tensors.
 
 page_pool         PagePool: page ids with reference counts
 page_tables       PageTables of one sequence: fork, copy-on-write, sliding windows
@@ -13,7 +13,6 @@ encoder_cache     cross-attention pages of encoded sources
 kv_cache_manager  KVCacheManager: one page budget for the sequences and all caches
 snapshot          contents of the caches, saved and restored across restarts
 events            every page change as an event stream, and its replay
-contiguous_cache  one tensor per layer, without pages: the reference that paging is compared with
 """
 
 from __future__ import annotations

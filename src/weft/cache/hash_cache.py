@@ -104,7 +104,7 @@ class HashCache:
     def extend(
         self, match: PrefixMatch, tokens: Sequence[int], tables: PageTables, num_blocks: int
     ) -> None:
-        namespace, chain = match.handle
+        namespace, chain = chain_of(match)
         if len(chain) >= num_blocks:
             return
         for index in range(len(chain), num_blocks):
@@ -132,7 +132,7 @@ class HashCache:
         return block
 
     def fork(self, match: PrefixMatch) -> PrefixMatch:
-        namespace, chain = match.handle
+        namespace, chain = chain_of(match)
         for block in chain:
             self.lock(block)
         return PrefixMatch(match.length, [], (namespace, list(chain)))
@@ -141,8 +141,7 @@ class HashCache:
         self.windows.note_freed(pages, self.pool.next_timestamp())
 
     def release(self, match: PrefixMatch, pages: Iterable[int]) -> None:
-        assert match.handle is not None, f"a match of {match.length} tokens is released again"
-        now, (_, chain) = self.pool.next_timestamp(), match.handle
+        now, (_, chain) = self.pool.next_timestamp(), chain_of(match)
         for block in reversed(chain):
             block.uses -= 1
             if block.uses == 0:
@@ -178,7 +177,7 @@ class HashCache:
     def check(self, matches: Iterable[PrefixMatch]) -> None:
         uses: Counter[bytes] = Counter()
         for match in matches:
-            uses.update(block.key for block in match.handle[1])
+            uses.update(block.key for block in chain_of(match)[1])
         num_children = self.checked_children()
         for key, block in self.blocks.items():
             assert block.uses == uses[key], f"a block has {block.uses} uses of {uses[key]} matches"
@@ -259,3 +258,9 @@ def run_ending_with(last: HashedPage, last_use: int) -> CachedRun:
     blocks.reverse()
     tokens = [token for block in blocks for token in block.tokens]
     return CachedRun(block.parent, tokens, [list(block.page_ids) for block in blocks], last_use)
+
+
+def chain_of(match: PrefixMatch) -> tuple[str, list[HashedPage]]:
+    """The namespace and the pages of a match."""
+    assert isinstance(match.handle, tuple), f"a match of {match.length} tokens is released already"
+    return match.handle

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 
@@ -72,12 +73,12 @@ class KVCacheLayout:
     def num_layers_per_group(self) -> int:
         return len(self.groups[0].layers) if self.groups else 0
 
-    @property
+    @cached_property
     def self_groups(self) -> tuple[KVCacheGroup, ...]:
         """Groups of self-attention: their page tables grow with the sequence."""
         return tuple(group for group in self.groups if not group.is_cross)
 
-    @property
+    @cached_property
     def cross_groups(self) -> tuple[KVCacheGroup, ...]:
         """Groups of cross-attention: their pages are written once per source."""
         return tuple(group for group in self.groups if group.is_cross)

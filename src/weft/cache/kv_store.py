@@ -111,11 +111,6 @@ class PagedKVCache:
     ) -> None:
         self.store, self.layouts, self.slots = store, layouts, slots
 
-    @property
-    def storage(self) -> KVStore:
-        """Owner of the page tensors; their addresses do not change during its lifetime."""
-        return self.store
-
     def extend(self, layer: int, rows: KVRows) -> KVRows:
         stored, slots_N = self.write_slots(layer)
         self.store.write(layer, rows, slots_N)
@@ -137,7 +132,6 @@ class ScratchKVCache:
     """A KVCache for an encoder's packed pass: nothing is kept, so all layers share one buffer."""
 
     start = 0
-    storage = None
 
     def __init__(self, layout: PageLayout, slots_N: Tensor, page_size: int) -> None:
         self.page_layout, self.slots_N, self.page_size = layout, slots_N, page_size

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from weft.cache.page_pool import NULL_PAGE, PagePool
 from weft.cache.page_tables import PageIds, PageTables, first_readable_block
@@ -36,7 +36,7 @@ class PrefixMatch:
     """Tokens; a multiple of the page size."""
     block_pages: list[PageIds]
     """The cached pages at the time of the match, by block; for `PageTables.adopt`."""
-    handle: Any = None
+    handle: object = None
     """Position in the cache that made the match; private to that cache."""
 
 
@@ -51,7 +51,7 @@ class PrefixQuery:
     """Result of the last look-up, and the version of the cache at that time."""
     keys: list[bytes] = field(default_factory=list)
     """Hashes of the leading blocks, as far as they were needed (hash_cache.py)."""
-    node: Any = None
+    node: object = None
     node_end: int = 0
     """The last node that matched completely, and where it ended then (radix_cache.py)."""
 

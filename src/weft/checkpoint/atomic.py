@@ -1,18 +1,68 @@
-"""Atomic files and folders: write under a temporary name, flush to disk, rename.
+"""Atomic files and folders: write under a temporary name, flush to disk, rename, flush the rename.
 
-A process killed at any moment leaves the old content or the new, never a part. What it was writing
-stays behind under a name that starts with `.new-`, which the next writer removes.
+A process killed at any moment, or a machine that loses power, leaves the old content or the new,
+never a part. Temporary names are unique: .new-PID-HOST-TOKEN-NUMBER-NAME. What a killed process was
+writing stays behind under such a name until `remove_leftovers`, which a writer calls under its lock
+(writer_lock.py), removes it.
+
+A disk that is full or fails raises a DiskError, whichever library was writing; the temporary files
+are removed and the old content stays.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+import re
+import secrets
 import shutil
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
+
+from weft.core.errors import DiskError
 
 PREFIX = ".new-"
+LEFTOVER = re.compile(r"\.new-(\d+)-([0-9a-f]{8})-([0-9a-f]{8})-\d+-(.*)", re.DOTALL)
+TOKEN = secrets.token_hex(4)
+"""Distinguishes this process from an earlier one with the same id, as in restarted containers."""
+COUNTER = count()
+MAX_NAME = 100
+"""Bytes of the target's name in a temporary name: file systems allow 255 in total."""
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}
+RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+SHORT_WRITE = re.compile(r"requested and \d+ written")
+"""numpy's message for a write that failed; it has no errno."""
+
+
+class ProcessId(NamedTuple):
+    """A process and the hash of its host's name."""
+
+    pid: int
+    host: str
+
+
+def this_process() -> ProcessId:
+    return ProcessId(os.getpid(), host_hash(socket.gethostname()))
+
+
+def host_hash(name: str) -> str:
+    """Eight hexadecimal digits: host names may contain any of our separators."""
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def temporary_name(path: Path) -> Path:
+    """A name next to `path` that no other writer uses."""
+    pid, host = this_process()
+    return path.with_name(f"{PREFIX}{pid}-{host}-{TOKEN}-{next(COUNTER)}-{cut_name(path.name)}")
+
+
+def cut_name(name: str) -> str:
+    return os.fsdecode(os.fsencode(name)[:MAX_NAME])
 
 
 def sync(path: Path) -> None:
@@ -24,6 +74,24 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def sync_tree(folder: Path) -> None:
+    """fsync every file and folder below, each folder after its entries."""
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink():
+            continue
+        sync_tree(entry) if entry.is_dir() else sync(entry)
+    sync(folder)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, so that they survive a power failure."""
+    new = [path, *(parent for parent in path.parents if not parent.exists())]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(new):
+        with suppress(PermissionError):  # a parent that may be entered but not read
+            sync(folder.parent)
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Replace a file's content atomically; on an error the old content stays."""
     with new_file(path) as temporary:
@@ -33,37 +101,141 @@ def write_file(path: Path, content: bytes) -> None:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A temporary path to write to, renamed to `path` when the block ends without an error."""
-    temporary = path.with_name(f"{PREFIX}{path.name}")
-    try:
-        yield temporary
-        sync(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    temporary = temporary_name(path)
+    with disk_errors(path):
+        try:
+            yield temporary
+            publish(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a complete file its name."""
+    sync(temporary)
+    temporary.replace(path)
     sync(path.parent)
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """An empty folder next to `path`, removed with its content when the block ends."""
+    temporary = temporary_name(path)
+    with disk_errors(path):
+        temporary.mkdir()
+        try:
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """A temporary folder to fill, renamed to `path` when the block ends without an error. `path`
-    must not exist by then."""
-    temporary = path.with_name(f"{PREFIX}{path.name}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        for file in temporary.iterdir():
-            sync(file)
-        sync(temporary)
-        temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    must not exist by then, unless `replace` is set: then it is removed after the new folder is
+    complete. A kill between the two renames leaves none."""
+    with disk_errors(path):
+        make_folder(path.parent)
+        temporary = temporary_name(path)
+        temporary.mkdir()
+        try:
+            yield temporary
+            sync_tree(temporary)
+            old = temporary_name(path)
+            if replace and path.exists():
+                path.rename(old)
+            temporary.rename(path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def replace_files(source: Path, target: Path, last: str) -> None:
+    """Move all files of a folder to another, where `last` exists only while the others are
+    complete: it is removed first and moved last."""
+    sync_tree(source)
+    if (target / last).exists():
+        (target / last).unlink()
+        sync(target)
+    files = [file.relative_to(source) for file in sorted(source.rglob("*")) if file.is_file()]
+    for file in files:
+        if str(file) != last:
+            make_folder((target / file).parent)
+            (source / file).replace(target / file)
+    for folder in {(target / file).parent for file in files}:
+        sync(folder)
+    (source / last).replace(target / last)
+    sync(target)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder that is seen complete or not at all: it loses its name first."""
+    old = temporary_name(path)
+    path.rename(old)
     sync(path.parent)
+    shutil.rmtree(old)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process was writing."""
-    for leftover in folder.glob(f"{PREFIX}*"):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+def remove_leftovers(folder: Path, name: str | None = None, dead: ProcessId | None = None) -> None:
+    """Remove what killed processes were writing below `folder`, or only for the target `name` in
+    it. Call it under the lock of the writers. `dead`: a process known to have ended, such as the
+    last owner of the lock; of others only those of this host that do not exist are removed."""
+    pattern = f"{PREFIX}*"
+    for leftover in folder.rglob(pattern) if name is None else folder.glob(pattern):
+        if is_leftover(leftover, name, dead):
+            is_folder = leftover.is_dir() and not leftover.is_symlink()
+            shutil.rmtree(leftover) if is_folder else leftover.unlink(missing_ok=True)
+
+
+def is_leftover(path: Path, name: str | None, dead: ProcessId | None) -> bool:
+    """Whether the process that wrote a temporary file has ended."""
+    match = LEFTOVER.fullmatch(path.name)
+    if match is None:  # of a version without process ids in its names, which took no lock
+        return name is None or path.name == f"{PREFIX}{name}"
+    if name is not None and match[4] != cut_name(name):
+        return False
+    writer, token = ProcessId(int(match[1]), match[2]), match[3]
+    if writer == dead:
+        return True
+    if writer.host != this_process().host:
+        return False
+    return token != TOKEN if writer.pid == os.getpid() else not is_running(writer.pid)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this host exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise a DiskError that names `path` for errors of the disk in this block."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except Exception as error:
+        number = errno_of(error)
+        if number not in DISK_ERRORS:
+            raise
+        raise DiskError(number, path) from error
+
+
+def errno_of(error: Exception) -> int | None:
+    """The errno of an error of Python, numpy or a library in Rust (safetensors, tokenizers)."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    match = RUST_ERROR.search(str(error))
+    if match:
+        return int(match[1])
+    return errno.ENOSPC if isinstance(error, OSError) and SHORT_WRITE.search(str(error)) else None

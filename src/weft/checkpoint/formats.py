@@ -17,14 +17,21 @@ from typing import Any, Literal
 
 import torch
 
+from weft.checkpoint.atomic import make_folder
+from weft.checkpoint.disk_space import Report, check_space, no_report
 from weft.checkpoint.hub import resolve
+from weft.checkpoint.run_folder import is_unfinished_run
 from weft.checkpoint.safetensors_files import MAX_SHARD_BYTES, parse_size
 from weft.checkpoint.weft_folder import CONFIG_FILE, Checkpoint, save_folder
+from weft.checkpoint.writer_lock import lock_path, writer_lock
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
+from weft.models.build import empty_model
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 
+BYTES_PER_WEIGHT = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
+"""Of the types of `convert`; q8_0 has a scale of 2 bytes for 32 weights."""
 LOADABLE = (
     "Name a Weft folder, a Hugging Face folder, a .gguf file, or a model that `weft pull` "
     "installed."
@@ -67,6 +74,7 @@ class CheckpointFormat:
 
 
 FORMATS = {
+    "run": CheckpointFormat(is_unfinished_run, "weft.checkpoint.run_folder"),
     "native": CheckpointFormat(is_weft_folder, "weft.checkpoint.weft_folder"),
     "huggingface": CheckpointFormat(is_huggingface, "weft.checkpoint.huggingface"),
     "gguf": CheckpointFormat(is_gguf, "weft.checkpoint.gguf.reader"),
@@ -140,11 +148,12 @@ def convert(
     family: str | None = None,
     dtype: Literal["f32", "f16", "q8_0"] | None = None,
     max_shard: str | None = None,
+    report: Report = no_report,
 ) -> str:
     """Write a model of any format to `out`; returns the family or format it was written as.
 
     `dtype`: type of the matrices in a GGUF file (None: f32). `max_shard`: size limit of the files
-    in a Hugging Face folder (None: 5GB).
+    in a Hugging Face folder (None: 5GB). `report` receives the bytes that will be written.
     """
     max_bytes = MAX_SHARD_BYTES if max_shard is None else parse_size(max_shard)
     if max_shard is not None and to != "hf":
@@ -155,14 +164,33 @@ def convert(
         raise UsageError(f"only a gguf file is stored as {dtype}; {to} is float32. Omit --dtype.")
     if out.exists():
         raise UsageError(f"{out} already exists: choose another path, or remove it.")
-    checkpoint = load_checkpoint(model)
-    if to == "weft":
-        save_folder(out, checkpoint)
-        return "weft"
+    num_weights = sum(w.numel() for w in empty_model(describe(model).config).parameters())
+    num_bytes = int(num_weights * BYTES_PER_WEIGHT[dtype or "f32"])
+    check_space(out, num_bytes)  # reported below, if the model can be written in this format
+    make_folder(out.parent)
+    with writer_lock(out, lock_path(out)):
+        checkpoint = load_checkpoint(model)
+        if to == "weft":
+            check_space(out, num_bytes, report)
+            save_folder(out, checkpoint)
+            return "weft"
+        return write_converted(checkpoint, out, to, family, dtype or "f32", max_bytes, report)
+
+
+def write_converted(
+    checkpoint: Checkpoint,
+    out: Path,
+    to: Literal["hf", "gguf"],
+    family: str | None,
+    dtype: Literal["f32", "f16", "q8_0"],
+    max_bytes: int,
+    report: Report,
+) -> str:
+    """Write a loaded model through a family; returns its name."""
     if to == "hf":
         from weft.checkpoint.huggingface import save_hf
 
-        return save_hf(checkpoint, out, family, max_bytes)
+        return save_hf(checkpoint, out, family, max_bytes, report)
     from weft.checkpoint.gguf.writer import save_gguf
 
-    return save_gguf(checkpoint, out, family, dtype or "f32")
+    return save_gguf(checkpoint, out, family, dtype, report)

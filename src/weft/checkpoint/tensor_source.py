@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from weft.checkpoint.weight_rules import WeightRule, names_in_file
 from weft.core.errors import DataError
 from weft.core.quantized import QuantizedMatrix
-from weft.models.build import Model, empty_model
+from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
 from weft.native.library import native
 from weft.native.malloc import trim_malloc
@@ -121,7 +121,7 @@ def build_from_source(
     ignored: Sequence[str] = (),
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-) -> Model:
+) -> AnyModel:
     """A model in eval mode with the weights of `source`. `ignored`: patterns of names in the file
     that no model needs."""
     model = empty_model(config)

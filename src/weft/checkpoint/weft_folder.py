@@ -3,8 +3,9 @@
 config.json           settings of the model, and the task it was trained for
 model.safetensors     weights; tied ones are stored once, under their first name
 tokenizer.json        the tokenizer, with tokenizer_config.json
-scores.json           evaluation results
+scores.json           evaluation results; written last: a folder that has it is complete
 chat_template.jinja   chat template, if the model has one
+SHA256SUMS            hashes of the files above
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from weft.checkpoint.atomic import write_file
+from weft.checkpoint.atomic import new_folder, replace_files, temporary_folder, write_file
 from weft.checkpoint.families.generation_config import GenerationConfig
-from weft.checkpoint.safetensors_files import SafetensorsSource, open_file
+from weft.checkpoint.safetensors_files import SafetensorsSource, open_file, write_shard
+from weft.checkpoint.sha256sums import write_sums
 from weft.checkpoint.tensor_source import (
     load_weight,
     tied_names,
@@ -30,7 +31,7 @@ from weft.checkpoint.tensor_source import (
 from weft.checkpoint.weight_rules import same
 from weft.core.config import read_settings
 from weft.core.errors import DataError
-from weft.models.build import Model, empty_model
+from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
 from weft.nn.packed_modules import check_not_packed
 from weft.text.tokenizer import Tokenizer
@@ -44,7 +45,7 @@ VERSION = 1
 class Checkpoint:
     """A model and what belongs to it."""
 
-    model: Model
+    model: AnyModel
     tokenizer: Tokenizer
     task: str
     """translate, lm or mlm: what it was trained for."""
@@ -56,8 +57,19 @@ class Checkpoint:
 
 
 def save_folder(path: Path, checkpoint: Checkpoint) -> None:
-    """Write or replace the folder's files, each atomically; the weights come last."""
-    path.mkdir(parents=True, exist_ok=True)
+    """Write a new folder atomically, or replace the files of an existing one. The new files are
+    complete on the disk before the first old one is replaced, and scores.json comes last."""
+    if not path.exists():
+        with new_folder(path) as folder:
+            write_contents(folder, checkpoint)
+        return
+    with temporary_folder(path / "model") as folder:
+        write_contents(folder, checkpoint)
+        replace_files(folder, path, last=SCORES_FILE)
+
+
+def write_contents(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write all files of a model into an empty folder."""
     config = {
         "weft": VERSION,
         "task": checkpoint.task,
@@ -65,12 +77,29 @@ def save_folder(path: Path, checkpoint: Checkpoint) -> None:
         "use": checkpoint.generation_config.to_dict(),
         "model": checkpoint.model.config.to_dict(),
     }
-    checkpoint.tokenizer.save(path)
+    checkpoint.tokenizer.save(folder)
     if checkpoint.chat_template is not None:
-        write_file(path / TEMPLATE_FILE, checkpoint.chat_template.encode())
-    write_json(path / CONFIG_FILE, config)
-    write_json(path / SCORES_FILE, checkpoint.scores)
-    save_weights(path / WEIGHTS_FILE, checkpoint.model)
+        write_file(folder / TEMPLATE_FILE, checkpoint.chat_template.encode())
+    write_json(folder / CONFIG_FILE, config)
+    save_weights(folder / WEIGHTS_FILE, checkpoint.model)
+    write_json(folder / SCORES_FILE, checkpoint.scores)
+    write_sums(folder)
+
+
+def has_model(path: Path) -> bool:
+    """Whether a folder has settings and complete weights: the header is valid, and the length of
+    the file is the one that it implies."""
+    try:
+        open_file(path / WEIGHTS_FILE)
+    except DataError:
+        return False
+    return (path / CONFIG_FILE).is_file()
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a run has written its model, and scores.json after it. Earlier versions wrote
+    scores.json first: a kill left one without weights."""
+    return (path / SCORES_FILE).is_file() and has_model(path)
 
 
 def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
@@ -129,7 +158,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def save_weights(path: Path, model: nn.Module) -> None:
     state = {name: tensor.cpu().contiguous() for name, tensor in unique_state(model).items()}
-    write_file(path, save(state, metadata={"format": "pt"}))
+    write_shard(state, path)
 
 
 def load_weights(path: Path, model: nn.Module, device: torch.device) -> None:

@@ -14,16 +14,13 @@ pull                weft pull
 tokenize            weft tokenize
 train               weft train
 translate           weft translate
-options             options that several commands share
+options             options that several commands share, and how their values are read
 option_groups       one parameter that stands for several options
 threads_option      --threads of every command
 generation_options  sampling options, derived from SamplingParams
-cache_option        --keep FILE
-parsing             comma-separated lists
 output              JSON, tables, status lines, progress bars
 completion_json     completions as --json prints them
 train_progress      progress of a training run
-scorer              validation scores of translations during training
 help_page           generates docs/help.md
 """
 

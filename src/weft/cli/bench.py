@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from weft.cli.options import parse_integers, parse_words
 from weft.cli.output import print_json, print_table, progress, status
-from weft.cli.parsing import parse_integers, parse_words
 
 MANY = ("--text", "--pairs", "--valid")
 

@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.cache_option import Keep, prefix_cache_file
 from weft.cli.completion_json import finish_reason, logprob_list
 from weft.cli.generation_options import GenerationOptionGroup
 from weft.cli.option_groups import with_groups
-from weft.cli.options import Device, MaxTokens, Model, check_logprobs, ready_model
+from weft.cli.options import (
+    Device,
+    Keep,
+    MaxTokens,
+    Model,
+    check_logprobs,
+    prefix_cache_file,
+    ready_model,
+)
 from weft.cli.output import print_json, status
 
 if TYPE_CHECKING:

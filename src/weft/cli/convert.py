@@ -44,7 +44,7 @@ def command(
     """
     from weft.checkpoint.formats import convert
 
-    written = convert(model, out, to, family, dtype, max_shard_size)
+    written = convert(model, out, to, family, dtype, max_shard_size, status)
     if json:
         print_json({"out": str(out), "to": to, "family": written})
     else:

@@ -73,7 +73,7 @@ def command(
 
 def train_demo(out: Path, seed: int, steps: int | None) -> None:
     """Write the data and train the model, or resume; exit with the signal's code if stopped."""
-    from weft.checkpoint.weft_folder import SCORES_FILE
+    from weft.checkpoint.weft_folder import is_finished
     from weft.cli.train_progress import watch_training
     from weft.core.device import choose_device
     from weft.demo import demo
@@ -84,12 +84,12 @@ def train_demo(out: Path, seed: int, steps: int | None) -> None:
     recipe, data = demo.demo_recipe(seed, steps), out / "data"
     status(f"{data}: dates in {len(LOCALES) - 1} languages, {demo.NUM_TRAIN:,} training pairs")
     demo.write_dates(data, demo.NUM_TRAIN, demo.NUM_VALID, demo.NUM_TEST, seed)
-    is_done = (out / SCORES_FILE).is_file()
+    is_done = is_finished(out)
     status(f"{out}: {'trained already' if is_done else 'training'}")
     try:
         with nullcontext(ignore) if is_done else watch_training(recipe.train.steps) as watch:
             files = demo.demo_files(data)
-            run_training(recipe, files, out, watch, device=choose_device())
+            run_training(recipe, files, out, watch, device=choose_device(), report=status)
     except StoppedBySignal as stopped:
         status(f"stopped and saved in {out}; run the same command again to resume")
         raise typer.Exit(stopped.exit_code) from None

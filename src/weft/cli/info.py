@@ -1,5 +1,5 @@
 """`weft info`: parameters, cache bytes and FLOPs of a recipe or a checkpoint, without building the
-model in memory."""
+model in memory; with `--verify`, a comparison of its files with their SHA-256."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from weft.core.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from weft.models.config import ModelConfig
     from weft.models.cost import Cost
+
+SENTENCES = {"differs": "was changed", "missing": "is missing"}
 
 
 def command(
@@ -34,6 +36,10 @@ def command(
         typer.Option(min=1, help="Context length in tokens; default: the model's max_len."),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Data type of weights and cache.")] = "float32",
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare all files with their recorded SHA-256."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Parameters, cache bytes and FLOPs per token of a recipe or a trained model.
@@ -45,9 +51,14 @@ def command(
       weft info recipes/tiny.toml --set model.attention.kind=mla --json
       weft info runs/demo
       weft info smollm2
+      weft info runs/demo --verify
 
-    Only the headers of a model are read, not its weights.
+    Only the headers of a model are read, not its weights. --verify reads everything, for a training
+    run all checkpoints too, and exits with 1 if a file is missing or was changed.
     """
+    if verify:
+        verify_files(model, json)
+        return
     from weft.core.device import DTYPES
     from weft.core.registry import pick
     from weft.models.cost import compare_heads, cost_of
@@ -65,6 +76,22 @@ def command(
         print_json({**cost.to_dict(), "model": config.to_dict()})
     else:
         print_cost(config, cost)
+
+
+def verify_files(model: str, is_json: bool) -> None:
+    """Print the result for each file; exit code 1 unless all are as they were written."""
+    from weft.checkpoint.verification import verify
+
+    checks = verify(model)
+    wrong = [check for check in checks if check.result in ("differs", "missing")]
+    if is_json:
+        print_json({"ok": not wrong, "files": {check.file: check.result for check in checks}})
+    else:
+        print_table(["file", "SHA-256"], [(check.file, check.result) for check in checks])
+    if wrong:
+        names = ", ".join(f"{check.file} {SENTENCES[check.result]}" for check in wrong)
+        status(f"{model}: {names}. Copy the model again, or train or convert it again.")
+        raise typer.Exit(1)
 
 
 def read_model(model: str, changes: list[str]) -> ModelConfig:

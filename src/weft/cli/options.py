@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.output import status
 from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +46,10 @@ Cache = Annotated[
     typer.Option(metavar="GIB", help="KV cache size in GiB; auto: half of the available memory."),
 ]
 PrefixCache = Annotated[str, typer.Option(help="Prefix cache: none, hash or radix.")]
+Keep = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Load and save the prefix cache in FILE."),
+]
 Speculate = Annotated[
     bool,
     typer.Option(
@@ -131,3 +138,39 @@ def read_schema(path: Path | None) -> Any:
         ) from None
     except RecursionError:
         raise DataError("it is nested too deeply for a schema.", path) from None
+
+
+@contextmanager
+def prefix_cache_file(model: LoadedModel, path: str | None) -> Iterator[None]:
+    """--keep FILE: load the prefix cache if the file exists; save it when the command is done or
+    interrupted. After an error the file stays as it was."""
+    if path is None:
+        yield
+        return
+    from weft.engine.cache_file import check_cache_path
+
+    engine = model.client.engine
+    check_cache_path(Path(path))
+    if Path(path).exists():
+        status(f"loaded {path}: {engine.load_cache(path)}")
+    try:
+        yield
+    except KeyboardInterrupt:
+        engine.save_cache(path)
+        raise
+    status(f"saved {path}: {engine.save_cache(path)}")
+
+
+def parse_words(text: str) -> list[str]:
+    """'a, b' -> ['a', 'b']."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def parse_integers(text: str, option: str, example: str) -> list[int]:
+    """'1,5' -> [1, 5]; `option` and `example` are used in the error message."""
+    try:
+        return [int(word) for word in parse_words(text)]
+    except ValueError:
+        raise UsageError(
+            f"{option} is '{text}': it must be integers separated by commas, such as {example}."
+        ) from None

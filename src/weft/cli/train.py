@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from weft.cli.options import Device
 from weft.cli.output import print_json, status
 
 if TYPE_CHECKING:
+    from weft.models.build import AnyModel
+    from weft.text.tokenizer import Tokenizer
+    from weft.training.loop import ScoreTranslations
     from weft.training.recipe import DataConfig, Recipe
 
 MANY = ("--pairs", "--text", "--valid")
@@ -43,7 +47,6 @@ Changes = Annotated[
         "--set", metavar="NAME=VALUE", help="Change a setting: model.position.kind=rotary."
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="The scores as one JSON object.")]
 
 
@@ -71,7 +74,6 @@ def command(
 
     The tokenizer is trained on the same files. DIR contains everything that the model needs.
     """
-    from weft.cli.scorer import greedy_scorer
     from weft.cli.train_progress import watch_training
     from weft.core.device import choose_device
     from weft.training.run import run_training, training_files
@@ -85,7 +87,7 @@ def command(
     try:
         with watch_training(settings.train.steps) as watch:
             place = choose_device(device)
-            scores = run_training(settings, files, out, watch, greedy_scorer, place)
+            scores = run_training(settings, files, out, watch, greedy_scorer, place, status)
     except StoppedBySignal as stopped:
         status(f"stopped and saved in {out}; run the same command again to resume")
         raise typer.Exit(stopped.exit_code) from None
@@ -135,6 +137,32 @@ def choose_data(
         objective=objective,
         valid=tuple(map(str, valid or ())),
     )
+
+
+def greedy_scorer(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> ScoreTranslations:
+    """A function that translates the validation sources greedily and scores the translations.
+
+    `training` and `engine` do not import each other; this command connects them."""
+    from weft.checkpoint.weft_folder import Checkpoint
+    from weft.engine.loaded_model import LoadedModel
+    from weft.nn.packed_modules import unpack_model
+    from weft.text.metrics import score
+
+    sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def scores(model: AnyModel) -> dict[str, float]:
+        was_training = model.training
+        try:
+            loaded = LoadedModel(Checkpoint(model, tokenizer, "translate"))
+            translations = loaded.translate(sources)
+        finally:
+            # the engine packs the weights of the model in training
+            unpack_model(model)
+            model.train(was_training)
+        result = score(translations, references)
+        return {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
+
+    return scores
 
 
 def describe(scores: dict[str, Any]) -> str:

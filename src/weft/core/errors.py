@@ -3,6 +3,8 @@
     WeftError (a ValueError)      errors that a user can correct
       |- ConfigError   invalid settings; lists all problems
       |- DataError     a file or line that cannot be used; names file and line
+      |    |- DiskError   a disk that is full or fails; also an OSError
+      |- LockedError   another process is writing to the same place
       |- UsageError    an invalid call (prompt too long, wrong kind of model)
     EngineError (a RuntimeError)  an engine step or a worker process failed
 
@@ -12,6 +14,7 @@ asserts that print both values and are not in this tree.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +64,33 @@ class DataError(WeftError):
         self.path, self.line = path, line
         place = "" if path is None else f"{path}: " if line is None else f"{path}, line {line}: "
         super().__init__(place + message)
+
+
+class DiskError(DataError, OSError):
+    """A file that could not be written because the disk is full or fails. What was there before is
+    unchanged."""
+
+    def __init__(self, number: int, path: str | Path | None = None) -> None:
+        reason = os.strerror(number)
+        DataError.__init__(
+            self,
+            f"cannot be written ({reason}). What was there before is unchanged. Free some space, "
+            "check the disk, or use another one, and run it again.",
+            path,
+        )
+        self.errno, self.strerror = number, reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[type[DiskError], tuple[int, str | Path | None]]:
+        """Errors are sent between the processes of a run."""
+        assert self.errno is not None
+        return type(self), (self.errno, self.path)
+
+
+class LockedError(WeftError):
+    """Another process is writing to the same folder or file."""
 
 
 class UsageError(WeftError):

@@ -98,8 +98,7 @@ class KVCache(Protocol):
     """Stores declared rows. Layers are numbered in the order of the specs it was made from.
 
     A paged cache may also have `write_slots(layer, spec)`, the pages of a layer and the slots of
-    this pass's new tokens in them, through which compiled layers write their rows directly; and
-    `storage`, the object that owns those pages beyond this pass, or None.
+    this pass's new tokens in them, where a compiled stack writes their rows.
     """
 
     @property

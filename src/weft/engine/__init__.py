@@ -18,7 +18,6 @@ Modules in the order in which a request passes through them:
     model_runner    a plan -> forward passes -> next-token logits
     thread_controller   how many threads a step uses, from measured step times
     input_batch     chunks of many sequences -> packed tokens and page tables
-    compiled_decode decode steps of a plan by the compiled stack
     logits          NextTokenLogits: logits, or only the top k, computed when needed
     sampling_step   logits -> tokens, text and outputs
     speculative     drafts by prompt lookup

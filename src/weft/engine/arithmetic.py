@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from weft import __version__
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.native.compiler import library_path, processor
 from weft.native.library import native
 from weft.nn.packed_modules import packed_matrices
@@ -35,7 +35,7 @@ ROUNDING_VARIABLES = (
 """Environment variables that select kernels of torch and its libraries."""
 
 
-def arithmetic(model: Model, device: torch.device) -> dict[str, str]:
+def arithmetic(model: AnyModel, device: torch.device) -> dict[str, str]:
     """All parts by name."""
     library = native() if device.type == "cpu" else None
     return {
@@ -71,7 +71,7 @@ def processor_of(device: torch.device) -> str:
     return short_hash([processor()])
 
 
-def int8_activations(model: Model) -> str:
+def int8_activations(model: AnyModel) -> str:
     """float32, or the matrices whose inputs are quantized to int8."""
     names = [
         f"{name} {matrix.kind}"

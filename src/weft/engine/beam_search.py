@@ -36,9 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import UsageError
-from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.input_batch import InputBatch, SampledTokens
 from weft.engine.logits import Banned, NextTokenLogits
+from weft.engine.model_runner import CompiledDecode
 from weft.engine.scheduling.plan import Appended, Child, Forked
 
 MAX_PENALTY = 10

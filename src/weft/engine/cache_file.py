@@ -8,7 +8,8 @@
 Rows of another model would give wrong results without an error. So a file is used only if its whole
 key equals that of the engine, all checksums are right, and tensors and index fit the engine's
 pages. All of this is checked before the caches are changed: after an error they are still empty and
-valid. The file is written under a temporary name and renamed.
+valid. The file is written under a temporary name and renamed, by one process at a time; only a
+regular file is replaced.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from weft.cache.kv_groups import KVCacheLayout
 from weft.cache.kv_store import KVStore
 from weft.cache.prefix_cache import NoPrefixCache
 from weft.cache.snapshot import CacheSnapshot, restore, take_snapshot
-from weft.checkpoint.atomic import new_file
+from weft.checkpoint.atomic import make_folder, publish, temporary_folder
+from weft.checkpoint.writer_lock import lock_path, writer_lock
 from weft.core.errors import DataError, UsageError
 from weft.engine.arithmetic import arithmetic
 from weft.engine.cache_index import CacheIndexError, IndexLayout, pack_index, unpack_index
-from weft.models.build import Model
+from weft.models.build import AnyModel
 
 FORMAT, INDEX = 1, "index"
 MIN_INDEX_BYTES = 64 << 20
 """Size that any index may have; one may be as much larger as the rows of its file."""
+LOCK_SECONDS = 10.0
+"""How long a save waits for that of another process."""
 Key = Mapping[str, str]
 
 
@@ -65,7 +69,7 @@ class CacheFileSummary:
         )
 
 
-def cache_key(model: Model, layout: KVCacheLayout, store: KVStore) -> dict[str, str]:
+def cache_key(model: AnyModel, layout: KVCacheLayout, store: KVStore) -> dict[str, str]:
     """Everything that must be equal for rows to be valid, by name."""
     shapes = {name: list(rows.shape[2:]) for name, rows in store.rows[0].items()}
     groups = [list(asdict(group).values()) for group in layout.groups]
@@ -80,7 +84,7 @@ def cache_key(model: Model, layout: KVCacheLayout, store: KVStore) -> dict[str, 
     }
 
 
-def fingerprint(model: Model) -> str:
+def fingerprint(model: AnyModel) -> str:
     """A hash of the model's settings and all its weights."""
     digest = sha256(json.dumps(model.config.to_dict(), sort_keys=True).encode())
     for name, tensor in weights(model):
@@ -89,7 +93,7 @@ def fingerprint(model: Model) -> str:
     return digest.hexdigest()
 
 
-def weights(model: Model) -> Iterator[tuple[str, Tensor]]:
+def weights(model: AnyModel) -> Iterator[tuple[str, Tensor]]:
     """The weights of all modules, one module at a time."""
     for name, layer in model.named_modules():
         # what `state_dict` calls on each module: a packed one unpacks its weight for the moment,
@@ -106,6 +110,7 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
 def save_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -> CacheFileSummary:
     """Write everything that the caches hold; on an error the file stays as it was."""
+    check_cache_path(path)
     contents = take_snapshot(kv_cache)
     pages = contents.pages
     tensors = {
@@ -117,13 +122,31 @@ def save_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -
     sums = {name: zlib.crc32(tensor_bytes(rows)) for name, rows in tensors.items()}
     metadata = {**key, "sums": json.dumps(sums)}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as temporary:
+        make_folder(path.parent)
+        with writer_lock(path, lock_path(path), LOCK_SECONDS), temporary_folder(path) as folder:
+            temporary = folder / "cache"  # in a folder: the library makes temporary files beside it
             temporary.touch(mode=0o600)  # it contains prompts
             save_file(tensors, temporary, metadata=metadata)
+            publish(temporary, path)
     except (OSError, SafetensorError) as error:
-        raise DataError(f"cannot be written ({error}). Name another file.", path) from None
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise DataError(f"cannot be written ({reason}). Name another file.", path) from None
     return summary(kv_cache, len(pages))
+
+
+def check_cache_path(path: Path) -> None:
+    """A DataError for what must not be replaced by a cache: a link, a device or a folder."""
+    if path.is_symlink():
+        kind = "a symbolic link"
+    elif path.is_dir():
+        kind = "a folder"
+    elif path.exists() and not path.is_file():
+        kind = "a device, a pipe or a socket"
+    else:
+        return
+    raise DataError(
+        f"is {kind}: a cache is saved to a regular file or a new one. Name another file.", path
+    )
 
 
 def load_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -> CacheFileSummary:

@@ -62,7 +62,7 @@ from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
 from weft.engine.stats import EngineStats
 from weft.engine.thread_controller import ThreadController
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.transformer import Decoder
 from weft.nn.packed_modules import pack_model
 from weft.text.tokenizer import Tokenizer
@@ -74,13 +74,16 @@ class Engine:
     """One model, one page pool, any number of requests."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer | None = None, config: EngineConfig | None = None
+        self,
+        model: AnyModel,
+        tokenizer: Tokenizer | None = None,
+        config: EngineConfig | None = None,
     ) -> None:
         """Without a tokenizer it works with token ids only: no text, stop strings or grammars."""
         self.config = config or EngineConfig()
         self.model, self.tokenizer = model.eval(), tokenizer
-        if device_of(model).type == "cpu" and dtype_of(model) == torch.float32:
-            pack_model(model)
+        if device_of(model).type == "cpu":
+            pack_weights(model)
         self.kv_cache, store = make_kv_cache(model, self.config)
         self.runner = ModelRunner(model, self.kv_cache.layout, store)
         settings = self.config.scheduler(model.config, self.runner.can_generate)
@@ -317,7 +320,20 @@ class Engine:
         return cache_key(self.model, self.kv_cache.layout, self.runner.need_store())
 
 
-def make_kv_cache(model: Model, config: EngineConfig) -> tuple[KVCacheManager, KVStore | None]:
+def pack_weights(model: AnyModel) -> None:
+    """Pack the weights of a model on a CPU for the native kernels, which compute in float32."""
+    dtype = dtype_of(model)
+    if dtype == torch.float32:
+        pack_model(model)
+        return
+    log.warning(
+        "slow path: the weights are %s, and on a CPU only float32 has native kernels. Load the "
+        'model with dtype="float32", unless memory is short.',
+        str(dtype).removeprefix("torch."),
+    )
+
+
+def make_kv_cache(model: AnyModel, config: EngineConfig) -> tuple[KVCacheManager, KVStore | None]:
     """The KV cache of a model: page management, and the page store unless it has no KV cache."""
     layout = KVCacheLayout.of(model.kv_specs())
     store = make_store(model, layout, config) if layout.groups else None
@@ -325,7 +341,7 @@ def make_kv_cache(model: Model, config: EngineConfig) -> tuple[KVCacheManager, K
     return KVCacheManager(layout, pool, pick(PREFIX_CACHES, config.prefix_cache, "cache")), store
 
 
-def make_store(model: Model, layout: KVCacheLayout, config: EngineConfig) -> KVStore:
+def make_store(model: AnyModel, layout: KVCacheLayout, config: EngineConfig) -> KVStore:
     """A page store of config.cache_gib."""
     device, dtype = device_of(model), dtype_of(model)
     specs = model.kv_specs()

@@ -52,7 +52,7 @@ from weft.engine.request_builder import (
     sampling_options,
 )
 from weft.engine.request_iterator import RequestIterator
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.nn.packed_modules import use_int8_activations
 from weft.sampling.params import SamplingKeywords
 
@@ -93,7 +93,7 @@ def load(
     return LoadedModel(checkpoint, settings)
 
 
-def enable_int8_activations(model: Model) -> None:
+def enable_int8_activations(model: AnyModel) -> None:
     """Quantize the inputs of matrix products; logs a warning if the setting has no effect."""
     if not use_int8_activations(model):
         log.warning(

@@ -12,12 +12,15 @@ library does not support the model, or a module has a hook, the modules run and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.cache.kv_groups import KVCacheLayout
@@ -25,7 +28,6 @@ from weft.cache.kv_store import KVStore, PagedKVCache, ScratchKVCache
 from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
-from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.input_batch import (
     InputBatch,
     PackedTokens,
@@ -35,18 +37,56 @@ from weft.engine.input_batch import (
 )
 from weft.engine.logits import LazyLogits, NextTokenLogits
 from weft.engine.scheduling.plan import Plan, ScheduledSource
-from weft.models.build import Model
-from weft.models.compile import HookWatch, decode_positions, rotary_tables, stack_weights
+from weft.models.build import AnyModel
+from weft.models.compile import HookWatch, position_rows, stack_weights
 from weft.models.stack import Stack
 from weft.models.transformer import Decoder, EncoderDecoder
 from weft.native.compiled_stack import CompiledStack
+from weft.native.kernels import TopK
 from weft.native.stack_weights import LayerKV, PositionRows
+
+log = logging.getLogger(__name__)
 
 SCRATCH_PAGE_SIZE = 16
 """Tokens per page while texts are encoded. Independent of the pool's page size and not a setting:
 results do not depend on it, and rows of one layer at a time are stored."""
+CPU = torch.device("cpu")
 SCORED_ROWS = 256
 """Rows of logits computed at a time for the log-probabilities of given tokens."""
+
+
+@dataclass(frozen=True)
+class CompiledDecode:
+    """Decode steps of one plan by the compiled stack, from embedding to top k: one call for each
+    step, or one for all of them in greedy search."""
+
+    compiled: CompiledStack
+    position_rows: PositionRows
+    """As far as the last step of the plan."""
+
+    @property
+    def is_light(self) -> bool:
+        """Whether `greedy` is faster than one call for each step."""
+        return self.compiled.is_light
+
+    def top_k(self, batch: InputBatch, k: int, banned: Sequence[int]) -> TopK:
+        """One step of these sequences."""
+        ids_B, layouts = batch.packed.ids_1N[0], batch.layouts(CPU)
+        return self.compiled.top_k(ids_B, layouts, k, banned, self.position_rows)
+
+    def greedy(
+        self,
+        batch: InputBatch,
+        ends_B: NDArray[np.int64],
+        limits_B: NDArray[np.int64],
+        scores_B: NDArray[np.float64],
+        banned: Sequence[int],
+    ) -> NDArray[np.int64]:
+        """All steps until each sequence has ended or reached its limit: tokens_BT, -1 after the
+        last one. `scores_B` is updated."""
+        ids_B, layouts = batch.packed.ids_1N[0].numpy(), batch.layouts(CPU)
+        arrays = (ends_B, limits_B, scores_B)
+        return self.compiled.greedy(ids_B, layouts, *arrays, banned, self.position_rows)
 
 
 class TokenChooser(Protocol):
@@ -65,10 +105,11 @@ class TokenChooser(Protocol):
 class ModelRunner:
     """Executes plans on one model."""
 
-    def __init__(self, model: Model, layout: KVCacheLayout, store: KVStore | None) -> None:
+    def __init__(self, model: AnyModel, layout: KVCacheLayout, store: KVStore | None) -> None:
         self.model, self.kv_layout, self.store = model, layout, store
         self.device = device_of(model)
-        self.hook_watch, self.is_hooked = HookWatch(model), False
+        self.hook_watch, self.is_hooked, self.was_hooked = HookWatch(model), False, False
+        self.positions: dict[Stack, PositionRows] = {}
         self.compiled_text_stack = self.compile_text_stack()
         self.compiled_decoder = self.compile_decoder()
 
@@ -93,6 +134,8 @@ class ModelRunner:
     def run(self, plan: Plan, chooser: TokenChooser) -> list[Tensor]:
         """Execute a plan; returns the hidden states x_TD of each text to embed or score."""
         self.is_hooked = self.hook_watch.is_hooked()
+        if self.is_hooked and not self.was_hooked:
+            self.warn_hooked()
         if plan.copies:
             self.need_store().copy_pages(plan.copies)
         if plan.sources:
@@ -101,6 +144,15 @@ class ModelRunner:
         if plan.chunks:
             self.decode(plan, chooser)
         return hidden
+
+    def warn_hooked(self) -> None:
+        """Once: the compiled stack would be used, were it not for a hook."""
+        self.was_hooked = True
+        if self.compiled_text_stack is not None or self.compiled_decoder is not None:
+            log.warning(
+                "slow path: a module of the model has a forward hook, so its layers are called "
+                "one by one instead of all in one native call. Remove the hook for full speed."
+            )
 
     def encode(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Hidden states x_TD of each text; of a decoder, the input of its LM head."""
@@ -133,12 +185,19 @@ class ModelRunner:
     ) -> tuple[Tensor, PositionRows]:
         """The input of the first layer, x_ND, by the compiled stack or the module; and the position
         tables of the layers."""
-        num_positions = int(packed.ends.max())
-        rows = decode_positions(stack, num_positions)
+        rows = self.position_rows(stack, int(packed.ends.max()))
         x_ND = compiled.embed(packed.ids_1N[0], packed.positions_1N[0], rows)
         if x_ND is None:
             x_ND = stack.embed(self.forward_batch(packed, cache))[0]
-        return x_ND, rows or rotary_tables(stack, num_positions)
+        return x_ND, rows
+
+    def position_rows(self, stack: Stack, num_positions: int) -> PositionRows:
+        """The position tables of a stack, read again only where a sequence is longer than they
+        are."""
+        rows = self.positions.get(stack)
+        if rows is None or rows.num_positions < num_positions:
+            rows = self.positions[stack] = position_rows(stack, num_positions)
+        return rows
 
     def write_sources(self, sources: Sequence[ScheduledSource]) -> None:
         """Encode sources and write the rows of cross-attention to their pages."""
@@ -207,8 +266,8 @@ class ModelRunner:
         compiled = self.compiled_decoder
         if compiled is None or not compiled.can_decode or self.is_hooked:
             return None
-        rows = decode_positions(self.stack, num_positions)
-        return None if rows is None else CompiledDecode(compiled, rows)
+        rows = self.position_rows(self.stack, num_positions)
+        return CompiledDecode(compiled, rows) if rows.can_embed else None
 
     def forward(self, batch: InputBatch) -> Tensor:
         """x_1ND after the last layer; the rows of the new tokens are written to their pages."""

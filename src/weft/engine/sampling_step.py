@@ -21,11 +21,11 @@ from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.engine.beam_search import BeamBatch, BeamSearch
-from weft.engine.compiled_decode import CompiledDecode
 from weft.engine.detokenizer import FinishReason
 from weft.engine.input_batch import InputBatch, SampledTokens
 from weft.engine.logits import NextTokenLogits, not_finite_error
 from weft.engine.logprobs import TokenLogprob, token_logprob
+from weft.engine.model_runner import CompiledDecode
 from weft.engine.request import RequestOutput, SampleState
 from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId
 from weft.engine.speculative import num_accepted
@@ -231,7 +231,8 @@ def append_tokens(
     """Append the accepted tokens to a sample, up to one that ends it."""
     state, detokenizer = rows.state, rows.state.detokenizer
     num_logprobs = state.request.sampling.logprobs
-    accepted = min(num_accepted(rows.drafts, chosen), len(chosen) - 1)
+    # a grammar may leave fewer rows than drafts
+    accepted = min(num_accepted(rows.drafts, chosen), len(chosen) - 1) if rows.drafts else 0
     tokens: list[int] = []
     texts: list[str] = []
     logprobs: list[TokenLogprob] = []

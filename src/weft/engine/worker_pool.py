@@ -20,9 +20,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -88,8 +89,8 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
             raise UsageError(f"the pool has {size} workers: it needs at least 1. Use 1 or more.")
         threads = max(1, torch.get_num_threads() // size)
         config = WorkerConfig(model, device, engine or EngineConfig(), threads)
-        context: Any = multiprocessing.get_context("spawn")
-        self.workers: dict[Connection, Any] = {}
+        context = multiprocessing.get_context("spawn")
+        self.workers: dict[Connection, SpawnProcess] = {}
         self.is_idle = True
         for _ in range(size):
             ours, theirs = context.Pipe()
@@ -193,7 +194,7 @@ def freeze_gc() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def start_process(process: Any) -> None:
+def start_process(process: SpawnProcess) -> None:
     """Start a process that ignores SIGINT: the parent handles Ctrl-C. A child inherits the
     disposition at the time of its start."""
     if threading.current_thread() is not threading.main_thread():

@@ -22,7 +22,7 @@ from weft.core.device import device_of
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.attention_rows import recorded
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.transformer import Decoder, EncoderDecoder
 from weft.text.tokenizer import Tokenizer, Tokens, is_byte
 
@@ -79,7 +79,7 @@ class SelfAttention:
 
 @torch.inference_mode()
 def cross_attention(
-    model: Model, tokenizer: Tokenizer, source: str, target: str, start: int | None = None
+    model: AnyModel, tokenizer: Tokenizer, source: str, target: str, start: int | None = None
 ) -> CrossAttention:
     """Weights of one pass over both texts.
 
@@ -106,7 +106,7 @@ def cross_attention(
 
 
 @torch.inference_mode()
-def self_attention(model: Model, tokenizer: Tokenizer, text: str) -> SelfAttention:
+def self_attention(model: AnyModel, tokenizer: Tokenizer, text: str) -> SelfAttention:
     """Weights of one pass over a text, through the encoder if there is one."""
     stack = model.decoder if isinstance(model, Decoder) else model.encoder
     tokens = tokenizer.tokens(text)

@@ -14,7 +14,7 @@ from weft.core.registry import pick
 from weft.models.config import ModelConfig
 from weft.models.transformer import Decoder, Encoder, EncoderDecoder
 
-Model = EncoderDecoder | Decoder | Encoder
+AnyModel = EncoderDecoder | Decoder | Encoder
 
 MODELS: dict[str, type[EncoderDecoder] | type[Decoder] | type[Encoder]] = {
     "encoder-decoder": EncoderDecoder,
@@ -23,7 +23,7 @@ MODELS: dict[str, type[EncoderDecoder] | type[Decoder] | type[Encoder]] = {
 }
 
 
-def build_model(config: ModelConfig, seed: int = 0) -> Model:
+def build_model(config: ModelConfig, seed: int = 0) -> AnyModel:
     """A model with weights drawn from `seed`; the same settings and seed give the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -33,7 +33,7 @@ def build_model(config: ModelConfig, seed: int = 0) -> Model:
     return model
 
 
-def empty_model(config: ModelConfig) -> Model:
+def empty_model(config: ModelConfig) -> AnyModel:
     """A model on the meta device: shapes without memory, to be counted or filled."""
     with torch.device("meta"), SkipInit():
         return build_model(config)

@@ -8,10 +8,10 @@ registered anywhere: hooks see the modules only, so the modules have to compute 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import contains
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -193,19 +193,19 @@ def lm_head_weights(head: nn.Module | None) -> HeadWeights | None:
     return HeadWeights(LinearWeights(head.matrices["weight"], head.bias), head.scale)
 
 
-def rotary_tables(stack: Stack, num_positions: int) -> PositionRows:
-    """cos and sin for positions below `num_positions`."""
-    return PositionRows([rotary_table(one, num_positions) for one in positions_of(stack)])
-
-
-def decode_positions(stack: Stack, num_positions: int) -> PositionRows | None:
-    """The same with the rows that the embedding adds; None: there is no table of them."""
-    if type(stack.position).add is Position.add:
-        return rotary_tables(stack, num_positions)
-    added_MD: Tensor | None = stack.position.position_rows(num_positions)
-    if added_MD is None or not is_contiguous_float32(added_MD):
-        return None
-    return PositionRows(rotary_tables(stack, num_positions).rotary, added_MD)
+def position_rows(stack: Stack, num_positions: int) -> PositionRows:
+    """cos and sin, and the rows that the embedding adds, for positions below `num_positions` or
+    more."""
+    rotary = [rotary_table(one, num_positions) for one in positions_of(stack)]
+    lengths = [len(table.cos_sin) for table in rotary if table is not None]
+    added_MD: Tensor | None = None
+    has_table = type(stack.position).add is Position.add
+    if not has_table:
+        added_MD = stack.position.position_rows(num_positions)
+        has_table = added_MD is not None and is_contiguous_float32(added_MD)
+    if added_MD is not None:
+        lengths.append(len(added_MD))
+    return PositionRows(rotary, added_MD, min(lengths, default=sys.maxsize), has_table)
 
 
 def rotary_table(position: Position | None, num_positions: int) -> RotaryTable | None:
@@ -221,7 +221,7 @@ class HookWatch:
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
-        self.hooks: Sequence[dict[int, Any]] = [
+        self.hooks: Sequence[Mapping[int, object]] = [
             hooks for part in modules for hooks in (part._forward_hooks, part._forward_pre_hooks)
         ]
         self.attributes = [vars(part) for part in modules]

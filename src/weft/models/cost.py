@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.models.build import Model, empty_model
+from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
 from weft.models.stack import Stack
 from weft.models.transformer import Encoder, EncoderDecoder
@@ -87,7 +87,7 @@ def idle_in(experts: MixtureOfExperts) -> int:
     return one * (experts.config.num_experts - experts.config.experts_per_token)
 
 
-def flops(model: Model, context: int) -> tuple[int, int]:
+def flops(model: AnyModel, context: int) -> tuple[int, int]:
     """FLOPs of one source token (encoder, and the keys and values it gives), and of one target
     token."""
     head = linear_flops(model.head)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from weft.core.kv_spec import PagedView, PageLayout
-from weft.native.library import check, native
-from weft.native.packed import address
+from weft.native.library import address, check, native
 
 
 @dataclass(frozen=True)

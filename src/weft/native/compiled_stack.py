@@ -28,8 +28,7 @@ from torch import Tensor
 from weft.core.kv_spec import PageLayout
 from weft.native.attention_kernels import layout_pointers
 from weft.native.kernels import TopK, embedding_rows, norm
-from weft.native.library import Native, check, native
-from weft.native.packed import address
+from weft.native.library import Native, address, check, native
 from weft.native.stack_weights import (
     AttentionWeights,
     LayerKV,
@@ -163,12 +162,12 @@ class CompiledStack:
         return y_ND if final_norm is None else normalize(y_ND, final_norm)
 
     def embed(
-        self, ids_N: Tensor, positions_N: Tensor, position_rows: PositionRows | None
+        self, ids_N: Tensor, positions_N: Tensor, position_rows: PositionRows
     ) -> Tensor | None:
         """The input of the first layer, x_ND; None where the embedding or its position rows are not
         known here, and the module has to compute it. The bits are those of the module."""
         embedding = self.weights.embedding
-        if embedding is None or position_rows is None:
+        if embedding is None or not position_rows.can_embed:
             return None
         x_ND = embedding_rows(embedding.words, ids_N)
         if embedding.scale != 1.0:

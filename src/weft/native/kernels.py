@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.registry import pick
-from weft.native.library import Native, check, native
-from weft.native.packed import PackedMatrix, address
+from weft.native.library import Native, address, check, native
+from weft.native.packed import PackedMatrix
 
 
 def is_inference_float32(x: Tensor) -> bool:
@@ -224,7 +224,7 @@ SINGLE_THREAD_SIZE = 2**15
 def activation(kind: str, x: Tensor, up: Tensor | None = None) -> Tensor:
     """act(x), times `up` where it is passed: [..., F]. With gradients and for other dtypes torch's
     own function, whose rows are not batch-invariant."""
-    function = pick(ACTIVATIONS, kind, "activation")
+    function = ACTIVATIONS.get(kind) or pick(ACTIVATIONS, kind, "activation")  # raises
     tensors = (x,) if up is None else (x, up)
     is_float32 = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import cffi
-import torch  # its OpenMP library resolves the symbols of ours
+import torch  # importing it loads the OpenMP library that ours needs
+from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.native.compiler import SOURCE_FOLDER, BuildError, IsaError, library_path
@@ -59,6 +60,11 @@ def check(result: int) -> int:
     if result == OUT_OF_MEMORY:
         raise MemoryError("the native kernels ran out of memory. Use a smaller batch or model.")
     raise RuntimeError(f"the native kernels failed with an unexpected C++ exception ({result}).")
+
+
+def address(x: Tensor | None) -> int:
+    """Of the first number; 0, a null pointer, for None."""
+    return 0 if x is None else x.data_ptr()
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.core.quantized import BITS, GROUP, Kind, QuantizedMatrix, dequantised, fits_half, words_of
-from weft.native.library import native
+from weft.native.library import address, native
 
 PLUS_128 = -0x7F7F7F80
 """XOR flips the highest bit of each byte of a word: -128..127 become 0..255, and back."""
@@ -64,11 +64,6 @@ class PackedMatrix:
         # `struct` holds addresses of tensors: a copy has its own tensors and makes its own
         parts = (self.kind, self.outputs, self.inputs, self.data, self.scales, self.minima)
         return PackedMatrix, (*parts, self.is_native, self.int8_activations)
-
-
-def address(x: Tensor | None) -> int:
-    """Of the first number; 0, a null pointer, for None."""
-    return 0 if x is None else x.data_ptr()
 
 
 def pack(weight_OI: Tensor) -> PackedMatrix:

@@ -15,6 +15,7 @@ models/compile.py reads them from modules; `fields()` are those of the library's
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -22,7 +23,8 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from weft.native.kernels import ACTIVATION_IDS, norm_fields
-from weft.native.packed import PackedMatrix, address
+from weft.native.library import address
+from weft.native.packed import PackedMatrix
 
 PLACEMENTS = {"before": 0, "after": 1, "both": 2}
 Fields = tuple[object, ...]
@@ -215,8 +217,12 @@ class RotaryTable:
 
 @dataclass(frozen=True, eq=False)
 class PositionRows:
-    """Position tables of one call; they grow with the longest sequence."""
+    """Position tables of a stack; longer sequences need longer tables."""
 
     rotary: Sequence[RotaryTable | None] = ()
     added_MD: Tensor | None = None
     """Rows that the embedding adds."""
+    num_positions: int = sys.maxsize
+    """The tables have rows for positions below this."""
+    can_embed: bool = True
+    """False: the embedding adds rows of which there is no table."""

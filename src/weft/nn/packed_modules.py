@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn, Self
+from typing import ClassVar, NoReturn, Self
 
 import torch
 import torch.nn.functional as F
@@ -112,18 +112,18 @@ class PackedModule(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NoReturn:
         raise_packed(self, "moved or cast")
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def _load_from_state_dict(self, *args: object, **kwargs: object) -> NoReturn:
         raise_packed(self, "loaded into")
 
     def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+        self, destination: dict[str, Tensor], prefix: str, keep_vars: bool
     ) -> None:
         """Dequantized weights; with `keep_vars` the parameters themselves."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name in () if keep_vars else self.packed_names:
             destination[prefix + name] = self.exact(name).detach()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """A packed copy. torch would allocate the copy of a parameter without memory."""
         for name in self.packed_names:
             parameter = self.get_parameter(name)

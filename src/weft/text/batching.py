@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from torch import Tensor
 from weft.core.errors import UsageError
 from weft.core.shapes import check_shapes
 from weft.text.encoding import TextReport
-from weft.text.packing import PackedSample
 
 log = logging.getLogger(__name__)
 
@@ -105,24 +103,6 @@ def count_over_budget(table: Lengths, max_tokens: int, report: TextReport | None
         )  # fmt: skip
 
 
-def padding_share(lengths: ArrayLike, batched: Sequence[Sequence[int]]) -> float:
-    """The share of padding in all batches and sides."""
-    table = as_table(lengths)
-    num_slots = sum(len(rows) * int(table[rows].max(axis=0).sum()) for rows in map(list, batched))
-    return 1.0 - float(table.sum()) / num_slots if num_slots else 0.0
-
-
-@dataclass(frozen=True)
-class SampleBatch:
-    """Packed samples as tensors; the fields match ForwardBatch."""
-
-    ids_BT: Tensor
-    targets_BT: Tensor
-    """The next token of the same document; IGNORE in padding."""
-    documents_BT: Tensor
-    lengths_B: Tensor
-
-
 def collate(rows: Sequence[TokenIds], pad_id: int = 0) -> tuple[Tensor, Tensor]:
     """ids_BT, padded on the right to the longest row, and lengths_B."""
     lengths = [len(row) for row in rows]
@@ -137,15 +117,3 @@ def collate(rows: Sequence[TokenIds], pad_id: int = 0) -> tuple[Tensor, Tensor]:
     ids_BT, lengths_B = torch.from_numpy(table), torch.tensor(lengths)
     check_shapes(ids_BT=ids_BT, lengths_B=lengths_B)
     return ids_BT, lengths_B
-
-
-def collate_samples(samples: Sequence[PackedSample]) -> SampleBatch:
-    """Samples of one length as one batch."""
-    if not samples:
-        raise UsageError("a batch of 0 samples holds no token: a model needs at least one.")
-    return SampleBatch(
-        ids_BT=torch.from_numpy(np.stack([sample.ids_T for sample in samples])),
-        targets_BT=torch.from_numpy(np.stack([sample.targets_T for sample in samples])),
-        documents_BT=torch.from_numpy(np.stack([sample.documents_T for sample in samples])),
-        lengths_B=torch.tensor([sample.length for sample in samples]),
-    )

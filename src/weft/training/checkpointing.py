@@ -1,34 +1,47 @@
 """Checkpoints of a run: exact resume after a kill, and averaging of the last checkpoints.
 
     OUT/run.json                 recipe and file hashes of the run, written once
-    OUT/checkpoints/00000500/    weights.safetensors, optimiser.safetensors, state.json
+    OUT/checkpoints/00000500/    weights.safetensors, optimiser.safetensors, state.json, SHA256SUMS
 
-A checkpoint folder gets its name when it is complete (checkpoint/atomic.py). Regular checkpoints,
-at multiples of save_every, are kept as long as averaging needs them; one saved on a signal is
-removed after the next save. The state holds no random state and no batches: every step seeds its
-random draws from (seed, step, part, rank), and batches of an epoch follow from (seed, epoch).
+A checkpoint folder has its name only while it is complete (checkpoint/atomic.py). Regular
+checkpoints, at multiples of save_every, are kept as long as averaging needs them; one saved on a
+signal is removed after the next save. The state holds no random state and no batches: every step
+seeds its random draws from (seed, step, part, rank), and batches of an epoch follow from (seed,
+epoch).
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from weft.checkpoint.atomic import new_folder, remove_leftovers
+from weft.checkpoint.atomic import new_folder, remove_folder
+from weft.checkpoint.run_folder import (
+    CHECKPOINTS,
+    OPTIMIZER,
+    STATE,
+    WEIGHTS,
+    checkpoint_folder,
+    checkpoint_steps,
+    read_run,
+)
+from weft.checkpoint.safetensors_files import open_file
+from weft.checkpoint.sha256sums import write_sums
 from weft.core.config import read_settings
-from weft.core.errors import UsageError
+from weft.core.errors import DataError, UsageError
 from weft.training.distributed import full_tensor, shard_like
-from weft.training.threads import THREADS
 
-WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimiser.safetensors", "state.json"
+log = logging.getLogger(__name__)
+
 Tensors = dict[str, Tensor]
 
 
@@ -78,19 +91,15 @@ class RunCheckpoints:
     """The checkpoints of one run, in OUT/checkpoints."""
 
     def __init__(self, out: Path, save_every: int, num_averaged: int) -> None:
-        self.folder, self.save_every = out / "checkpoints", save_every
+        self.folder, self.save_every = out / CHECKPOINTS, save_every
         self.num_averaged = num_averaged
-        if self.folder.is_dir():
-            remove_leftovers(self.folder)
 
     def steps(self) -> list[int]:
         """Steps that have a complete checkpoint, in order."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+        return checkpoint_steps(self.folder)
 
     def path(self, step: int) -> Path:
-        return self.folder / f"{step:08d}"
+        return checkpoint_folder(self.folder, step)
 
     def save(self, snapshot: RunSnapshot) -> None:
         """Write a checkpoint atomically, then remove those that are no longer needed."""
@@ -101,6 +110,7 @@ class RunCheckpoints:
             save_file(snapshot.weights, folder / WEIGHTS)
             save_file(snapshot.optimizer, folder / OPTIMIZER)
             (folder / STATE).write_text(json.dumps(snapshot.state.to_dict()))
+            write_sums(folder)
         self.prune(snapshot.state.step)
 
     def prune(self, last: int) -> None:
@@ -108,7 +118,20 @@ class RunCheckpoints:
         needed = {last, *self.averaged_steps(last)}
         for step in self.steps():
             if step not in needed:
-                shutil.rmtree(self.path(step))
+                remove_folder(self.path(step))
+
+    def remove_incomplete(self) -> None:
+        """Remove checkpoints that a run cannot continue from, such as those that an earlier version
+        was removing when it was killed. Call it under the lock of the run."""
+        for step in self.steps():
+            path = self.path(step)
+            try:
+                open_file(path / WEIGHTS)
+                open_file(path / OPTIMIZER)
+                read_settings(path / STATE)
+            except DataError as error:
+                log.warning("%s: removed, as it is not complete: %s", path, error)
+                remove_folder(path)
 
     def averaged_steps(self, last: int) -> list[int]:
         """The steps whose mean is the model of a run that ends at step `last`, in order."""
@@ -123,16 +146,53 @@ class RunCheckpoints:
             return None
         path = self.path(steps[-1])
         state = RunState(**read_settings(path / STATE))
-        return RunSnapshot(load_file(path / WEIGHTS), load_file(path / OPTIMIZER), state)
+        return RunSnapshot(read_tensors(path / WEIGHTS), read_tensors(path / OPTIMIZER), state)
+
+    def peak_bytes(self, weight_bytes: int, num_steps: int) -> tuple[int, int]:
+        """(checkpoints, bytes) that a run of `num_steps` has at most on the disk, with the model.
+        The optimizers hold two numbers for each weight, or fewer."""
+        num_saved = -(-num_steps // self.save_every)
+        num_kept = min(self.num_averaged, num_saved) + 1  # the one that is being written
+        return num_kept, num_kept * 3 * weight_bytes + weight_bytes
+
+    def describe_finite(self) -> str:
+        """A sentence on the newest checkpoint, and on those whose weights are not finite."""
+        steps = self.steps()
+        if not steps:
+            return "Nothing was saved yet."
+        broken = {s for s in steps if non_finite_name(read_tensors(self.path(s) / WEIGHTS))}
+        finite = [step for step in steps if step not in broken]
+        last = f"The last checkpoint with finite weights is of step {finite[-1]}."
+        if not broken:
+            return last
+        names = ", ".join(str(self.path(step)) for step in sorted(broken))
+        return f"{last if finite else 'No checkpoint has finite weights.'} Remove {names}."
 
     def mean_weights(self, last: int) -> Tensors:
         """The mean of the checkpoints of `averaged_steps`, accumulated in float64."""
         steps = self.averaged_steps(last)
         total: Tensors = {}
         for step in steps:
-            for name, tensor in load_file(self.path(step) / WEIGHTS).items():
+            for name, tensor in read_tensors(self.path(step) / WEIGHTS).items():
                 total[name] = total.get(name, 0) + tensor.double()
         return {name: (tensor / len(steps)).float() for name, tensor in total.items()}
+
+
+def non_finite_name(tensors: Mapping[str, Tensor]) -> str | None:
+    """The first tensor that contains NaN or infinity."""
+    return next((name for name, t in tensors.items() if not bool(torch.isfinite(t).all())), None)
+
+
+def read_tensors(path: Path) -> Tensors:
+    """All tensors of a file; a DataError if it is missing or not complete."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DataError(
+            f"this checkpoint cannot be read ({error}). Copy it again, or remove its folder to "
+            "continue from the checkpoint before it.",
+            path,
+        ) from None
 
 
 def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> Tensors:
@@ -160,12 +220,13 @@ def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Ten
 
 
 def check_same_run(path: Path, description: dict[str, Any]) -> bool:
-    """Whether run.json exists with this description; an error that lists what differs. The number
-    of threads is not compared."""
+    """Whether run.json exists with this description; an error that lists what differs. Only what
+    is in the description is compared."""
     if not path.is_file():
         return False
-    saved = {key: value for key, value in read_settings(path).items() if key != THREADS}
-    differences = sorted(list_differences(saved, description))
+    saved = read_run(path.parent)
+    compared = {name: saved.get(name) for name in description}
+    differences = sorted(list_differences(compared, description))
     if differences:
         lines = "\n".join(f"  - {line}" for line in differences)
         raise UsageError(

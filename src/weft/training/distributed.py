@@ -26,11 +26,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.nn.mixture_of_experts import MixtureOfExperts
-from weft.training.data.base import Batch
 from weft.training.loss import LossConfig
-from weft.training.objective import batch_loss
+from weft.training.objective import Batch, batch_loss
 
 LossFunction = Callable[[Batch, LossConfig], Tensor]
 
@@ -38,7 +37,7 @@ LossFunction = Callable[[Batch, LossConfig], Tensor]
 class LossModule(nn.Module):
     """A model whose forward returns its loss: DDP and FSDP synchronize in `forward`."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: AnyModel) -> None:
         super().__init__()
         self.model = model
 
@@ -98,7 +97,7 @@ class DistributedContext:
             if problem[0] is not None:
                 raise problem[0]
 
-    def wrap(self, model: Model, shard: bool) -> LossFunction:
+    def wrap(self, model: AnyModel, shard: bool) -> LossFunction:
         """The loss function of a model that all processes train; gradients are averaged."""
         module = LossModule(model)
         if self.world_size == 1:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,25 +22,39 @@ from torch import Tensor, nn
 
 from weft.checkpoint.tensor_source import unique_state
 from weft.core.errors import WeftError
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.training.checkpointing import (
     RunCheckpoints,
     RunSnapshot,
     RunState,
+    non_finite_name,
     optimizer_tensors,
     restore_optimizers,
 )
-from weft.training.data.base import Data
 from weft.training.distributed import DistributedContext, LossFunction, copy_full, full_tensor
 from weft.training.loss import LossConfig
 from weft.training.metrics_log import MetricsLog
+from weft.training.objective import Batch
 from weft.training.optimizer import build_optimizers, lr_factor
 from weft.training.recipe import TrainConfig
 from weft.training.signals import StopRequest
 
 
+class Data(Protocol):
+    """A corpus. Its batches are a pure function of its config, its seed and the epoch."""
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """The batches of an epoch as row numbers, over all processes."""
+
+    def load(self, epoch: int, rows: list[int]) -> Batch:
+        """The rows of a batch that belong to this process; `empty_batch` if none does."""
+
+    def count_targets(self, epoch: int, rows: list[int]) -> int:
+        """Number of target tokens of a batch, over all processes."""
+
+
 class NonFiniteLossError(WeftError):
-    """The loss became NaN or infinite; the last checkpoint is from before that step."""
+    """The loss or a weight became NaN or infinite. Such weights are not saved."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,7 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], None]
-ScoreTranslations = Callable[[Model], dict[str, float]]
+ScoreTranslations = Callable[[AnyModel], dict[str, float]]
 """Translates validation lines with a model and scores them: {"bleu": ..., "chrf": ...}."""
 
 
@@ -66,7 +81,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Model,
+        model: AnyModel,
         config: TrainConfig,
         data: Data,
         valid: Data | None,
@@ -159,15 +174,23 @@ class Trainer:
         return config.optimiser.lr * lr_factor(self.state.step, config.steps, config.schedule)
 
     def non_finite_loss(self, loss: float) -> NonFiniteLossError:
-        steps = self.checkpoints.steps()
-        saved = (
-            f"The last checkpoint is of step {steps[-1]}." if steps else "Nothing was saved yet."
-        )
         return NonFiniteLossError(
-            f"the loss of step {self.state.step} is {loss}: the loss is not finite. {saved} Use a "
-            "lower train.optimiser.lr, a longer train.schedule.warmup or a lower "
-            "train.optimiser.clip."
+            f"the loss of step {self.state.step} is {loss}: the loss is not finite. "
+            f"{self.checkpoints.describe_finite()} Use a lower train.optimiser.lr, a longer "
+            "train.schedule.warmup or a lower train.optimiser.clip."
         )
+
+    def check_finite(self, weights: Mapping[str, Tensor]) -> None:
+        """A NonFiniteLossError for weights that are not worth saving: they would replace those of
+        an earlier step."""
+        name = non_finite_name(weights)
+        if name is not None:
+            raise NonFiniteLossError(
+                f"the weights after step {self.state.step} are not finite: {name} contains NaN or "
+                f"infinity. They are not saved. {self.checkpoints.describe_finite()} Use a lower "
+                "train.optimiser.lr, a longer train.schedule.warmup or a lower "
+                "train.optimiser.clip."
+            )
 
     def report(self, loss: float, tokens_per_second: float, watch: ProgressCallback) -> None:
         """Log the metrics of a step and report progress; rank 0 only."""
@@ -197,29 +220,35 @@ class Trainer:
     def save(self) -> None:
         """Save a checkpoint of the current step. Collective."""
         snapshot = RunSnapshot(self.weights(), optimizer_tensors(self.optimizers), self.state)
-        self.distributed.on_rank_zero(lambda: self.checkpoints.save(snapshot))
+        self.distributed.on_rank_zero(lambda: self.save_snapshot(snapshot))
+
+    def save_snapshot(self, snapshot: RunSnapshot) -> None:
+        """Write a checkpoint, after the metrics of its steps; rank 0 only."""
+        self.check_finite(snapshot.weights)
+        self.metrics.sync()
+        self.checkpoints.save(snapshot)
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of all weights on the CPU, gathered if they are sharded. Collective."""
         return {name: full_tensor(t).cpu().clone() for name, t in unique_state(self.model).items()}
 
     def resume(self) -> bool:
-        """Load the newest checkpoint; False if there is none."""
+        """Load the newest checkpoint; False if there is none. The metrics continue after it."""
         snapshot = self.checkpoints.load()
-        if snapshot is None:
-            return False
-        with torch.no_grad():
-            for name, tensor in unique_state(self.model).items():
-                copy_full(tensor, snapshot.weights[name])
-        restore_optimizers(self.optimizers, snapshot.optimizer)
-        self.state = snapshot.state
-        self.distributed.on_rank_zero(lambda: self.metrics.truncate_after(self.state.step))
-        return True
+        if snapshot is not None:
+            with torch.no_grad():
+                for name, tensor in unique_state(self.model).items():
+                    copy_full(tensor, snapshot.weights[name])
+            restore_optimizers(self.optimizers, snapshot.optimizer)
+            self.state = snapshot.state
+        state = self.state
+        self.distributed.on_rank_zero(lambda: self.metrics.start(state.step, state.evaluated))
+        return snapshot is not None
 
 
 @torch.no_grad()
 def validate(
-    model: Model, loss_function: LossFunction, data: Data, distributed: DistributedContext
+    model: AnyModel, loss_function: LossFunction, data: Data, distributed: DistributedContext
 ) -> dict[str, float]:
     """Mean loss per token without label smoothing, and perplexity. Keeps the mode of the model."""
     was_training = model.training

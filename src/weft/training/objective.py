@@ -1,20 +1,50 @@
-"""Model and batch -> summed loss over the target tokens: translation, lm and mlm alike."""
+"""The training objective: model and `Batch` -> summed loss over the target tokens.
+
+Translation, lm and mlm alike: they differ in the batches that training/data/ makes.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.transformer import Encoder, EncoderDecoder
 from weft.nn.lm_head import LMHead
 from weft.text.packing import IGNORE
-from weft.training.data.base import Batch
 from weft.training.loss import LossConfig, token_loss
 
 
-def batch_loss(model: Model, batch: Batch, config: LossConfig) -> Tensor:
+@dataclass(frozen=True)
+class Batch:
+    """Rows that are computed together. `targets_BT` is IGNORE where nothing is predicted."""
+
+    ids_BT: Tensor
+    lengths_B: Tensor
+    targets_BT: Tensor
+    source_BS: Tensor | None = None
+    source_lengths_B: Tensor | None = None
+    documents_BT: Tensor | None = None
+
+    def to(self, device: torch.device) -> Batch:
+        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
+        return replace(self, **moved)
+
+
+def empty_batch(has_source: bool) -> Batch:
+    """One token without a target: a process without rows still takes part in every collective."""
+    one_BT = torch.zeros(1, 1, dtype=torch.long)
+    length_B = torch.ones(1, dtype=torch.long)
+    targets_BT = torch.full_like(one_BT, IGNORE)
+    if not has_source:
+        return Batch(one_BT, length_B, targets_BT)
+    return Batch(one_BT, length_B, targets_BT, one_BT, length_B)
+
+
+def batch_loss(model: AnyModel, batch: Batch, config: LossConfig) -> Tensor:
     """Sum over the target tokens; the caller divides by their number over all processes."""
     if config.rdrop:
         batch = duplicate_for_rdrop(batch)
@@ -24,7 +54,7 @@ def batch_loss(model: Model, batch: Batch, config: LossConfig) -> Tensor:
     return head_loss(model.head, hidden_ND, targets_N, config)
 
 
-def hidden_states(model: Model, batch: Batch) -> Tensor:
+def hidden_states(model: AnyModel, batch: Batch) -> Tensor:
     """The last hidden states of the stack below the LM head: hidden_BTD."""
     if isinstance(model, EncoderDecoder):
         assert batch.source_BS is not None, "an encoder-decoder is trained on pairs"

@@ -10,8 +10,8 @@ that determines the result is written to OUT/run.json before the run starts. `we
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -20,20 +20,32 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.weft_folder import SCORES_FILE, Checkpoint, copy_state, save_folder, write_json
+from weft.checkpoint.atomic import make_folder, remove_folder, replace_files, temporary_folder
+from weft.checkpoint.disk_space import Report, check_space, folder_bytes, no_report
+from weft.checkpoint.run_folder import KINDS, RUN_FILE, RUN_VERSION
+from weft.checkpoint.tensor_source import unique_state
+from weft.checkpoint.weft_folder import (
+    SCORES_FILE,
+    Checkpoint,
+    copy_state,
+    is_finished,
+    save_folder,
+    write_json,
+)
+from weft.checkpoint.writer_lock import LOCK_FILE, writer_lock
 from weft.core.config import read_settings
 from weft.core.device import choose_device
-from weft.core.errors import DataError, UsageError
-from weft.models.build import Model, build_model
+from weft.core.errors import DataError, LockedError, UsageError
+from weft.models.build import AnyModel, build_model
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_files import TOKENIZER_FILE
 from weft.training.checkpointing import RunCheckpoints, check_same_run
-from weft.training.data.base import Data
 from weft.training.data.files import Pair, TrainingFiles
 from weft.training.data.pairs import PairData, PairDataConfig
 from weft.training.data.texts import TextData, TextDataConfig
 from weft.training.data.tokens import TokenFile
 from weft.training.distributed import DistributedContext, init_distributed
-from weft.training.loop import ProgressCallback, ScoreTranslations, Trainer, validate
+from weft.training.loop import Data, ProgressCallback, ScoreTranslations, Trainer, validate
 from weft.training.metrics_log import MetricsLog
 from weft.training.objective import batch_loss
 from weft.training.recipe import DataConfig, Recipe
@@ -42,7 +54,6 @@ from weft.training.threads import THREADS, threads_of_run
 
 log = logging.getLogger(__name__)
 
-RUN_FILE = "run.json"
 TOKENS = "tokens"
 """The folder of the token ids of a text run."""
 MakeScorer = Callable[[list[Pair], Tokenizer], ScoreTranslations]
@@ -108,11 +119,14 @@ def run_training(
     watch: ProgressCallback = lambda progress: None,
     make_scorer: MakeScorer | None = None,
     device: torch.device | str = "cpu",
+    report: Report = no_report,
 ) -> dict[str, Any]:
-    """Train the model in `out`, or resume its training, and return its scores."""
-    with init_distributed(torch.device(device)) as distributed:
+    """Train the model in `out`, or resume its training, and return its scores. `report` receives
+    the bytes that will be written."""
+    with init_distributed(torch.device(device)) as distributed, ExitStack() as lock:
+        distributed.on_rank_zero(lambda: open_run_folder(recipe, files, out, lock))
         # a separate function: DDP must be garbage before the process group is destroyed
-        return train_in_process(distributed, recipe, files, out, watch, make_scorer)
+        return train_in_process(distributed, recipe, files, out, watch, make_scorer, report)
 
 
 def train_in_process(
@@ -122,10 +136,10 @@ def train_in_process(
     out: Path,
     watch: ProgressCallback,
     make_scorer: MakeScorer | None,
+    report: Report,
 ) -> dict[str, Any]:
     """The run of one process."""
-    distributed.on_rank_zero(lambda: open_run_folder(recipe, files, out))
-    if (out / SCORES_FILE).is_file():
+    if is_finished(out):
         log.info("run=finished out=%s", out)
         return read_settings(out / SCORES_FILE)
     distributed.on_rank_zero(lambda: train_tokenizer(recipe, files, out))
@@ -133,6 +147,7 @@ def train_in_process(
     corpus = read_corpus(recipe, files, tokenizer, out, distributed)
     with threads_of_run(out / RUN_FILE):
         trainer = build_trainer(recipe, files, out, corpus, tokenizer, make_scorer, distributed)
+        distributed.on_rank_zero(lambda: check_run_space(trainer, out, report))
         if trainer.resume():
             log.info("resume step=%d out=%s", trainer.state.step, out)
         with stop_on_signals() as stop:
@@ -140,24 +155,41 @@ def train_in_process(
         return save_final_model(trainer, files, out, corpus, tokenizer)
 
 
-def open_run_folder(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
-    """Create the folder with run.json, or check that it holds the same run."""
+def open_run_folder(recipe: Recipe, files: TrainingFiles, out: Path, lock: ExitStack) -> None:
+    """Create the folder with run.json, or check that it holds the same run. Unless the run is
+    finished, `lock` then holds the writer lock, and what killed processes left is removed."""
     settings = recipe.to_dict()
     del settings["data"]  # files are identified by their contents, not by their paths
     description = {"recipe": settings, "files": files.fingerprint()}
     try:
+        if check_same_run(out / RUN_FILE, description) and is_finished(out):
+            remove_rest(out)
+            return
+        make_folder(out)
+        lock.enter_context(writer_lock(out, out / LOCK_FILE))
         if not check_same_run(out / RUN_FILE, description):
-            out.mkdir(parents=True, exist_ok=True)
-            write_json(out / RUN_FILE, {**description, THREADS: torch.get_num_threads()})
+            threads = {THREADS: torch.get_num_threads()}
+            write_json(out / RUN_FILE, {"weft": RUN_VERSION, **description, **threads})
     except (NotADirectoryError, FileExistsError, PermissionError) as error:
         reason = error.strerror
         raise DataError(f"cannot be written to ({reason}). Choose another --out.", out) from None
+    RunCheckpoints(out, recipe.train.save_every, recipe.train.average).remove_incomplete()
+
+
+def remove_rest(out: Path) -> None:
+    """Remove what a process killed just after finishing the run left, unless another does."""
+    if not any((out / name).exists() for name in (LOCK_FILE, TOKENS)):
+        return
+    with suppress(LockedError, OSError), writer_lock(out, out / LOCK_FILE):
+        remove_tokens(out)
 
 
 def train_tokenizer(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
     """Train the tokenizer of the run on its training files, unless it exists."""
-    if not (out / "tokenizer.json").is_file():
-        Tokenizer.train(files.tokenizer_lines(), recipe.tokenizer).save(out)
+    if not (out / TOKENIZER_FILE).is_file():
+        with temporary_folder(out / "tokenizer") as folder:
+            Tokenizer.train(files.tokenizer_lines(), recipe.tokenizer).save(folder)
+            replace_files(folder, out, last=TOKENIZER_FILE)
 
 
 def read_corpus(
@@ -265,11 +297,20 @@ def build_trainer(
     )
 
 
-def init_model(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer) -> Model:
+def check_run_space(trainer: Trainer, out: Path, report: Report) -> None:
+    """A DataError unless the checkpoints and the model of the run fit on the disk."""
+    state = unique_state(trainer.model)
+    weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    checkpoints = trainer.checkpoints
+    num_kept, num_bytes = checkpoints.peak_bytes(weight_bytes, trainer.config.steps)
+    missing = max(0, num_bytes - folder_bytes(checkpoints.folder))
+    check_space(out, missing, report, f"{num_kept} checkpoints and the model")
+
+
+def init_model(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer) -> AnyModel:
     """The recipe's model with random weights, of the kind of the task and with the tokenizer's
     vocabulary size."""
-    kinds = {"translate": "encoder-decoder", "lm": "decoder", "mlm": "encoder"}
-    changes = {"vocab_size": tokenizer.vocab_size, "kind": kinds[files.task]}
+    changes = {"vocab_size": tokenizer.vocab_size, "kind": KINDS[files.task]}
     return build_model(recipe.model.with_changes(changes), recipe.train.seed)
 
 
@@ -279,7 +320,9 @@ def save_final_model(
     """Save the mean of the last checkpoints as the model of the folder, with its scores."""
     state, distributed = trainer.state, trainer.distributed
     model = build_model(trainer.model.config).to(distributed.device)
-    copy_state(trainer.checkpoints.mean_weights(state.step), model, out)
+    weights = trainer.checkpoints.mean_weights(state.step)
+    trainer.check_finite(weights)
+    copy_state(weights, model, out)
     scores: dict[str, Any] = {
         "steps": state.step,
         "epochs": state.epoch,
@@ -291,7 +334,18 @@ def save_final_model(
         if trainer.score_translations is not None and distributed.is_rank_zero:
             scores["valid"] |= trainer.score_translations(model)
     checkpoint = Checkpoint(model.eval(), tokenizer, files.task, scores)
-    distributed.on_rank_zero(lambda: save_folder(out, checkpoint))
-    if distributed.is_rank_zero:
-        shutil.rmtree(out / TOKENS, ignore_errors=True)  # a finished run does not read them again
+    distributed.on_rank_zero(lambda: finish_run(trainer, out, checkpoint))
     return scores
+
+
+def finish_run(trainer: Trainer, out: Path, checkpoint: Checkpoint) -> None:
+    """Write the model, after which the run is finished and nothing else is written."""
+    trainer.metrics.sync()
+    save_folder(out, checkpoint)
+    remove_tokens(out)
+
+
+def remove_tokens(out: Path) -> None:
+    """Remove the token ids, which a finished run does not read again."""
+    if (out / TOKENS).is_dir():
+        remove_folder(out / TOKENS)

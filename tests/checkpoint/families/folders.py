@@ -21,7 +21,7 @@ from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.tensor_source import InMemorySource, build_from_source, split_state
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model
+from weft.models.build import AnyModel
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -30,7 +30,7 @@ transformers.utils.logging.disable_progress_bar()
 class Imported:
     """Our model, and how its settings say it is used."""
 
-    model: Model
+    model: AnyModel
     generation_config: GenerationConfig
 
 
@@ -57,7 +57,7 @@ def load(family: Family, folder: Path) -> Imported:
     return Imported(model, family.read_generation(HFConfig({**values, **told}, folder)))
 
 
-def write(family: Family, model: Model, folder: Path, like: PreTrainedModel) -> PreTrainedModel:
+def write(family: Family, model: AnyModel, folder: Path, like: PreTrainedModel) -> PreTrainedModel:
     """What our model is after export, as the library loads it: nothing missing, nothing over."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(export_config(family, model.config)))
@@ -81,7 +81,7 @@ def pairs(source_vocab: int, target_vocab: int) -> tuple[ForwardBatch, ForwardBa
 
 
 def assert_same_logits(
-    model: Model, original: PreTrainedModel, source: ForwardBatch, target: ForwardBatch
+    model: AnyModel, original: PreTrainedModel, source: ForwardBatch, target: ForwardBatch
 ) -> None:
     assert source.lengths_B is not None
     is_real_BS = torch.arange(source.ids_BT.shape[1]) < source.lengths_B[:, None]

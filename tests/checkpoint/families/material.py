@@ -17,7 +17,7 @@ from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.tensor_source import InMemorySource, build_from_source, split_state
 from weft.checkpoint.weight_rules import names_in_file
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.config import ModelConfig
 
 PLACE = Path("tiny/config.json")
@@ -32,7 +32,7 @@ def shake(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     return model.eval()
 
 
-def imported(family: Family, original: PreTrainedModel) -> Model:
+def imported(family: Family, original: PreTrainedModel) -> AnyModel:
     """Our model with the weights and settings of theirs."""
     config = family.read_hf(HFConfig(original.config.to_dict(), PLACE))
     source = InMemorySource(saved_state(original), PLACE)
@@ -45,7 +45,7 @@ def saved_state(original: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {n: t for n, t in original.state_dict().items() if n not in tied}
 
 
-def exported(family: Family, model: Model, like: PreTrainedModel) -> PreTrainedModel:
+def exported(family: Family, model: AnyModel, like: PreTrainedModel) -> PreTrainedModel:
     """A fresh `transformers` model with what we wrote, loaded by its own strict rules."""
     values: dict[str, Any] = export_config(family, model.config)
     config = type(like.config)(**values, attn_implementation="eager")
@@ -59,7 +59,9 @@ def exported(family: Family, model: Model, like: PreTrainedModel) -> PreTrainedM
     return fresh.eval()
 
 
-def assert_every_tensor_is_used_once(family: Family, model: Model, like: PreTrainedModel) -> None:
+def assert_every_tensor_is_used_once(
+    family: Family, model: AnyModel, like: PreTrainedModel
+) -> None:
     names = [name for rule in family.rules(model.config) for name in rule.file_names]
     assert len(names) == len(set(names))
     assert names_in_file(family.rules(model.config)) == saved_state(like).keys()
@@ -67,7 +69,7 @@ def assert_every_tensor_is_used_once(family: Family, model: Model, like: PreTrai
 
 def both_ways(
     family: Family, original: PreTrainedModel, folder: Path, length: int = 40
-) -> tuple[Model, PreTrainedModel]:
+) -> tuple[AnyModel, PreTrainedModel]:
     """Through files: what `save_pretrained` writes becomes our model, what we write becomes theirs
     again, every tensor of the files is used exactly once, and the logits stay the same."""
     original.save_pretrained(folder / "theirs")
@@ -90,7 +92,7 @@ def both_ways(
 
 
 def loaded_by_them(
-    family: Family, model: Model, like: PreTrainedModel, folder: Path
+    family: Family, model: AnyModel, like: PreTrainedModel, folder: Path
 ) -> PreTrainedModel:
     """What `from_pretrained` makes of the files that we write: nothing missing, nothing left."""
     folder.mkdir()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-from weft.cache.contiguous_cache import ContiguousCache
+from tests.contiguous_cache import ContiguousCache
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.gemma3 import FAMILY
 from weft.checkpoint.families.hf_config import HFConfig

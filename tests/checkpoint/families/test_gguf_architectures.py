@@ -24,7 +24,7 @@ from weft.checkpoint.gguf.writer import write_gguf
 from weft.checkpoint.tensor_source import build_from_source
 from weft.core.errors import DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import Model
+from weft.models.build import AnyModel
 
 from ..gguf.tiny import MODELS, VOCAB, original, saved, tokenizer
 
@@ -35,7 +35,7 @@ def write_tiny(name: str, folder: Path) -> tuple[Path, dict[str, Any], dict[str,
     return path, config, tensors
 
 
-def model_of(path: Path) -> Model:
+def model_of(path: Path) -> AnyModel:
     """Our model of a file, through its family."""
     config, source, _ = open_gguf(path)
     family = family_of(config["model_type"], path)

@@ -21,7 +21,7 @@ from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.writer import save_gguf
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.loaded_model import LoadedModel
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.transformer import EncoderDecoder
 from weft.native import packed as packed_module
 from weft.nn.memoryless import is_memoryless
@@ -111,17 +111,17 @@ def load_floats(path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
         return weft.load(path)
 
 
-def in_floats(path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
+def in_floats(path: Path, monkeypatch: pytest.MonkeyPatch) -> AnyModel:
     return load_floats(path, monkeypatch).model
 
 
-def logits(model: Model, ids_BT: Tensor) -> Tensor:
+def logits(model: AnyModel, ids_BT: Tensor) -> Tensor:
     batch = ForwardBatch(ids_BT)
     found: Tensor = model(batch, batch) if isinstance(model, EncoderDecoder) else model(batch)
     return found
 
 
-def kinds(model: Model) -> dict[str, str]:
+def kinds(model: AnyModel) -> dict[str, str]:
     """Of every weight that can be packed, by its name; 'float' of those that are not."""
     found = {}
     for path, layer in model.named_modules():

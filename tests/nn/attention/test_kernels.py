@@ -20,10 +20,10 @@ from weft.nn.attention.masks import (
     Full,
     Global,
     Padding,
+    Prefix,
     Strided,
     Window,
     dilated,
-    prefix,
     strided,
 )
 from weft.nn.positions.base import Bias
@@ -77,7 +77,7 @@ def masks(S: int) -> dict[str, Any]:
         "documents": Documents(documents_BS) & Causal(),
         "padding": Padding(torch.tensor([0, 20])),
         "padded causal": Padding(torch.tensor([20, 3])) & Causal(),
-        "prefix": prefix(torch.tensor([4, 9])),
+        "prefix": Causal() | Prefix(torch.tensor([4, 9])),
         "blocks": Blocks(pattern, 14),
         "not window": ~Window(30) & Causal(),
         "two steps": (Window(3) | Strided(4) | Strided(7)) & ~Global(2) & Causal(),

@@ -20,7 +20,7 @@ from weft.checkpoint.gguf.vocabularies import read_tokenizer
 from weft.checkpoint.gguf.vocabularies.special_ids import read_special_ids
 from weft.checkpoint.huggingface import TASKS, HFCheckpoint, build_hf, open_hf
 from weft.checkpoint.weft_folder import Checkpoint
-from weft.models.build import Model
+from weft.models.build import AnyModel
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 
@@ -81,7 +81,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
     )
 
 
-def build_on_one_thread(opened: HFCheckpoint, device: torch.device, dtype: torch.dtype) -> Model:
+def build_on_one_thread(opened: HFCheckpoint, device: torch.device, dtype: torch.dtype) -> AnyModel:
     """The model, with blocks dequantized by the source's threads: torch's would wait for each other
     after every tensor that is joined here, and use twice the processor time."""
     count = torch.get_num_threads()

@@ -24,7 +24,8 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.checkpoint.atomic import new_file
+from weft.checkpoint.atomic import make_folder, new_file
+from weft.checkpoint.disk_space import Report, check_space, no_report
 from weft.checkpoint.families import gguf_family
 from weft.checkpoint.families.gguf_metadata import GGUFArchitecture, GGUFMetadata, rope_rule
 from weft.checkpoint.families.hf_config import HFConfig
@@ -94,7 +95,13 @@ class HFTensors:
         return known, [name for name in names if name not in set(known)]
 
 
-def save_gguf(checkpoint: Checkpoint, out: Path, family: str | None, file_type: FileType) -> str:
+def save_gguf(
+    checkpoint: Checkpoint,
+    out: Path,
+    family: str | None,
+    file_type: FileType,
+    report: Report = no_report,
+) -> str:
     """Write a checkpoint; returns the name of the family it was written as."""
     chosen, values = choose_family(checkpoint, family)
     tensors = split_state(checkpoint.model, chosen.rules(checkpoint.model.config))
@@ -102,7 +109,8 @@ def save_gguf(checkpoint: Checkpoint, out: Path, family: str | None, file_type: 
     if checkpoint.model.config.kind == "encoder":
         # a key of families/bert.py
         config["pooling"] = checkpoint.generation_config.pooling
-    write_gguf(out, config, tensors, checkpoint.tokenizer, checkpoint.chat_template, file_type)
+    tokenizer, template = checkpoint.tokenizer, checkpoint.chat_template
+    write_gguf(out, config, tensors, tokenizer, template, file_type, report)
     return chosen.name
 
 
@@ -113,6 +121,7 @@ def write_gguf(
     tokenizer: Tokenizer,
     chat_template: str | None = None,
     file_type: FileType = "f16",
+    report: Report = no_report,
 ) -> Path:
     """Write a file atomically; a UsageError names what GGUF cannot express.
 
@@ -134,7 +143,8 @@ def write_gguf(
     }
     plans = plan_tensors(architecture, hf, HFTensors(tensors, family.prefixes), file_type)
     check_round_trip(architecture, metadata, plans, hf)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_space(path, sum(map(plan_bytes, plans)), report)
+    make_folder(path.parent)
     with new_file(path) as temporary:
         write_file(temporary, metadata, plans)
         read_header(temporary)
@@ -292,16 +302,19 @@ def add_value(writer: GGUFWriter, key: str, value: Any) -> None:
 
 
 def add_info(writer: GGUFWriter, plan: TensorPlan) -> None:
-    kind = plan.type
-    num_bytes = int(np.prod(plan.shape)) // kind.block_len * kind.block_bytes
     # the dtype is used only if no type is passed
     writer.add_tensor_info(
         plan.name,
         plan.shape,
         np.dtype(np.float32),
-        num_bytes,
-        GGMLQuantizationType(kind.number),
+        plan_bytes(plan),
+        GGMLQuantizationType(plan.type.number),
     )
+
+
+def plan_bytes(plan: TensorPlan) -> int:
+    """The size of a tensor in the file."""
+    return math.prod(plan.shape) // plan.type.block_len * plan.type.block_bytes
 
 
 def quantize_plan(plan: TensorPlan) -> NDArray[Any]:

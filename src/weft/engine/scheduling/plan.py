@@ -182,52 +182,36 @@ class Forked:
     plan: there is one child for each sequence and spare, each in pages of its own (`pages_of`)."""
 
 
-class ChunkRequest(NamedTuple):
-    """Compute a sequence's tokens up to `end`, and drafts after them."""
-
-    sequence: Sequence
-    end: int
-    drafts: list[int]
-
-    @property
-    def start(self) -> int:
-        return self.sequence.num_computed
-
-    @property
-    def num_slots(self) -> int:
-        """Number of slots with rows afterwards."""
-        return self.end + len(self.drafts)
-
-
-def chunk_requests(group: SequenceGroup, budget: int) -> list[ChunkRequest]:
-    """What a group computes next with at most `budget` tokens."""
+def next_chunks(group: SequenceGroup, budget: int) -> list[Chunk]:
+    """What a group computes next with at most `budget` tokens. Pages for it are not allocated
+    yet."""
     if group.waits_for_first:
         first = group.first
-        return [ChunkRequest(first, min(group.common_len, first.num_computed + budget), [])]
+        return [chunk_up_to(group, first, min(group.common_len, first.num_computed + budget))]
     is_partial = group.request.beam and sum(s.num_remaining for s in group.sequences) > budget
-    requests = []
+    chunks = []
     for sequence in group.sequences:
         # beams are sampled together: until all can be, each stops before its last token
         num_tokens = min(budget, sequence.num_remaining - is_partial)
         if num_tokens > 0:
-            requests.append(ChunkRequest(sequence, sequence.num_computed + num_tokens, []))
+            chunks.append(chunk_up_to(group, sequence, sequence.num_computed + num_tokens))
             budget -= num_tokens
-    return requests
+    return chunks
 
 
-def chunk_of(group: SequenceGroup, wanted: ChunkRequest) -> Chunk:
-    """The chunk of a chunk request, once its pages are allocated."""
-    sequence, request = wanted.sequence, group.request
+def chunk_up_to(group: SequenceGroup, sequence: Sequence, end: int) -> Chunk:
+    """The next tokens of a sequence, up to slot `end`."""
+    request, start = group.request, sequence.num_computed
     assert sequence.tables is not None, f"{request.id} runs without page tables"
     num_samples = 0
-    if wanted.end == len(sequence.tokens):
+    if end == len(sequence.tokens):
         num_samples = request.n if request.n > 1 and group.will_fork else 1
     return Chunk(
         request,
         SequenceId(request.id, sequence.index),
-        wanted.start,
-        sequence.tokens[wanted.start : wanted.end] + wanted.drafts,
-        len(wanted.drafts),
+        start,
+        sequence.tokens[start:end],
+        0,
         num_samples,
         sequence.tables.by_group,
         group.source,
@@ -299,20 +283,21 @@ class DraftBudget:
         self.drafter, self.num_tokens = drafter, num_tokens // 2
         self.num_pages = kv_cache.num_available - num_running * len(kv_cache.windows)
 
-    def add_drafts(self, group: SequenceGroup, wanted: ChunkRequest) -> ChunkRequest:
-        """The chunk request with drafts. Sequences about to fork are chosen token by token and get
-        none."""
-        tables, sequence = wanted.sequence.tables, wanted.sequence
+    def add_drafts(self, group: SequenceGroup, sequence: Sequence, chunk: Chunk) -> None:
+        """Add drafts to the chunk of a sequence. Sequences about to fork are chosen token by token
+        and get none."""
+        tables = sequence.tables
         limit = min(self.num_tokens, group.request.max_tokens - sequence.num_generated - 1)
         if limit < 1 or group.will_fork or tables is None:
-            return wanted
-        longer = wanted._replace(drafts=self.drafter(group.request, sequence)[:limit])
-        num_needed = tables.num_pages_needed(longer.start, longer.num_slots)
+            return
+        drafts = self.drafter(group.request, sequence)[:limit]
+        num_needed = tables.num_pages_needed(chunk.start, chunk.end + len(drafts))
         if num_needed > self.num_pages:
-            return wanted
+            return
         self.num_pages -= num_needed
-        self.num_tokens -= len(longer.drafts)
-        return longer
+        self.num_tokens -= len(drafts)
+        chunk.tokens += drafts
+        chunk.num_drafts = len(drafts)
 
 
 def can_run_multi_step(groups: Iterable[tuple[SequenceGroup, list[Chunk]]]) -> bool:

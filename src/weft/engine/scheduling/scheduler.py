@@ -28,11 +28,10 @@ from weft.core.errors import UsageError
 from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.admission import Admission, AdmissionResult, check_request
 from weft.engine.scheduling.audit import check_pages
-from weft.engine.scheduling.commit import commit_group, sequences_at_limit
+from weft.engine.scheduling.commit import commit_group, sequences_at_limit, sequences_of
 from weft.engine.scheduling.plan import (
     Appended,
     Chunk,
-    ChunkRequest,
     DraftBudget,
     Drafter,
     Forked,
@@ -41,8 +40,7 @@ from weft.engine.scheduling.plan import (
     PlanBuilder,
     SequenceId,
     can_run_multi_step,
-    chunk_of,
-    chunk_requests,
+    next_chunks,
 )
 from weft.engine.scheduling.scheduler_state import SchedulerState
 from weft.engine.scheduling.sequence import Request, SequenceGroup
@@ -249,10 +247,11 @@ class Planner:
             if drafts is None and group.request.n == 1 and len(group.sequences) <= builder.budget:
                 self.schedule_decode(group, builder)
                 continue
-            wanted = chunk_requests(group, builder.budget)
+            chunks = next_chunks(group, builder.budget)
             if drafts is not None:
-                wanted = [drafts.add_drafts(group, one) for one in wanted]
-            self.schedule_chunks(group, wanted, builder)
+                for sequence, chunk in zip(sequences_of(group, chunks), chunks, strict=True):
+                    drafts.add_drafts(group, sequence, chunk)
+            self.schedule_chunks(group, chunks, builder)
 
     def schedule_decode(self, group: SequenceGroup, builder: PlanBuilder) -> None:
         """`schedule_chunks` for a group whose sequences compute one token each, in half the time:
@@ -290,23 +289,23 @@ class Planner:
         for group in list(self.state.running.values()):
             name = group.request.id
             if builder.budget > 0 and name not in builder.chunks and name in self.state.running:
-                self.schedule_chunks(group, chunk_requests(group, builder.budget), builder)
+                self.schedule_chunks(group, next_chunks(group, builder.budget), builder)
 
     def schedule_chunks(
-        self, group: SequenceGroup, wanted: list[ChunkRequest], builder: PlanBuilder
+        self, group: SequenceGroup, chunks: list[Chunk], builder: PlanBuilder
     ) -> None:
         """Add a group's chunks to the plan, with pages; it may be preempted instead."""
         copies: list[PageCopy] = []
-        for one in wanted:
-            tables = one.sequence.tables
+        for sequence, chunk in zip(sequences_of(group, chunks), chunks, strict=True):
+            tables = sequence.tables
             assert tables is not None, f"{group.request.id} runs without page tables"
-            num_needed = tables.num_pages_needed(one.start, one.num_slots)
+            num_needed = tables.num_pages_needed(chunk.start, chunk.end)
             if num_needed:
                 new_pages = self.allocate_or_preempt(num_needed, tables.owner, group, builder)
                 if new_pages is None:
                     return
-                copies += tables.add_pages(one.start, one.num_slots, new_pages)
-        builder.add(group, [chunk_of(group, one) for one in wanted], copies)
+                copies += tables.add_pages(chunk.start, chunk.end, new_pages)
+        builder.add(group, chunks, copies)
 
     def allocate_or_preempt(
         self, number: int, owner: str, group: SequenceGroup, builder: PlanBuilder
@@ -385,7 +384,7 @@ class Planner:
         if result is AdmissionResult.ADMITTED:
             self.state.start(group)
             builder.num_admitted += 1
-            self.schedule_chunks(group, chunk_requests(group, builder.budget), builder)
+            self.schedule_chunks(group, next_chunks(group, builder.budget), builder)
         return result
 
     def admit_pooling(self, group: SequenceGroup, builder: PlanBuilder) -> AdmissionResult:

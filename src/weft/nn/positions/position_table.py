@@ -40,10 +40,6 @@ class PositionTable:
         num_rows = int(positions_BT.max()) + 1
         return self.grown_to(num_rows, positions_BT.device)[positions_BT]
 
-    def covering(self, positions_BT: Tensor) -> Tensor:
-        """The whole table, with a row for each of these positions."""
-        return self.first_rows(int(positions_BT.max()) + 1, positions_BT.device)
-
     def first_rows(self, num_rows: int, device: torch.device) -> Tensor:
         """The whole table on a device, with num_rows rows or more."""
         table = self.tables.get(device)

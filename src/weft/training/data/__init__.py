@@ -1,6 +1,5 @@
 """Files -> the batches of each epoch, as a pure function of seed and epoch.
 
-    base     Batch and Data: the contracts with the training loop
     files    the files of a run, their lines and hashes
     pairs    two files or a TSV -> batches for an encoder-decoder
     texts    packed samples for lm and mlm

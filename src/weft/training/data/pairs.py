@@ -25,9 +25,9 @@ from weft.text.batching import batches, collate
 from weft.text.encoding import TextReport
 from weft.text.packing import IGNORE
 from weft.text.tokenizer import Tokenizer
-from weft.training.data.base import Batch, empty_batch
 from weft.training.data.files import Pair
 from weft.training.distributed import DistributedContext
+from weft.training.objective import Batch, empty_batch
 
 log = logging.getLogger(__name__)
 

@@ -10,18 +10,19 @@ one stream. A stream is cut into samples at a different offset each epoch.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from weft.text.batching import collate_samples
 from weft.text.packing import IGNORE, PackedSample, PackedSamples
 from weft.text.tokenizer import Tokenizer
-from weft.training.data.base import Batch, empty_batch
 from weft.training.data.tokens import TokenFile
 from weft.training.distributed import DistributedContext
+from weft.training.objective import Batch, empty_batch
 
 log = logging.getLogger(__name__)
 
@@ -90,16 +91,8 @@ class TextData:
         if not local_rows:
             return empty_batch(has_source=False)
         is_lm = self.config.objective == "lm"
-        batch = collate_samples(
-            [self.samples(epoch)[r] if is_lm else self.masked(epoch, r) for r in local_rows]
-        )
-        is_stream = self.config.documents == "file"
-        return Batch(
-            ids_BT=batch.ids_BT,
-            lengths_B=batch.lengths_B,
-            targets_BT=batch.targets_BT,
-            documents_BT=None if is_stream else batch.documents_BT,
-        )
+        samples = [self.samples(epoch)[r] if is_lm else self.masked(epoch, r) for r in local_rows]
+        return collate_samples(samples, is_stream=self.config.documents == "file")
 
     def is_masked(self, epoch: int, row: int, length: int) -> NDArray[np.bool_]:
         """Which tokens of a sample are predicted (at least one), drawn without reading it."""
@@ -123,3 +116,14 @@ class TextData:
         is_random = is_masked & (draws >= 0.8) & (draws < 0.9)
         ids[:length][is_random] = rng.integers(tokenizer.vocab_size, size=int(is_random.sum()))
         return replace(sample, ids_T=ids, targets_T=targets)
+
+
+def collate_samples(samples: Sequence[PackedSample], is_stream: bool = False) -> Batch:
+    """Samples of one length as one batch; the documents of a stream attend to each other."""
+    documents_BT = torch.from_numpy(np.stack([sample.documents_T for sample in samples]))
+    return Batch(
+        ids_BT=torch.from_numpy(np.stack([sample.ids_T for sample in samples])),
+        lengths_B=torch.tensor([sample.length for sample in samples]),
+        targets_BT=torch.from_numpy(np.stack([sample.targets_T for sample in samples])),
+        documents_BT=None if is_stream else documents_BT,
+    )

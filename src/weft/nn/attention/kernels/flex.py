@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from torch import Tensor
 from weft.core.shapes import check_shapes
 from weft.nn.attention.base import DenseCall, Mask
 from weft.nn.attention.masks.dense import Grid, cached_on_mask
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 MAX_BIAS = 2**26
 """Elements of a bias that may be stored as a matrix: 256 MB."""
@@ -62,7 +65,7 @@ def flex_function(device: str) -> Callable[..., Any]:
     return torch.compile(function) if device == "cuda" else function
 
 
-def block_mask(mask: Mask, grid: Grid) -> Any:
+def block_mask(mask: Mask, grid: Grid) -> BlockMask:
     """The mask as FlexAttention's BlockMask, cached on the mask object."""
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -71,7 +74,7 @@ def block_mask(mask: Mask, grid: Grid) -> Any:
     def mask_mod(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         return mask.allows(b, t + start_B[b], s)
 
-    def create() -> Any:
+    def create() -> BlockMask:
         return create_block_mask(mask_mod, grid.B, None, grid.T, grid.S, device=grid.device)
 
     return cached_on_mask(mask, ("flex", grid), create)

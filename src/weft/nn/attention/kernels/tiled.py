@@ -89,7 +89,9 @@ class TiledAttention(torch.autograd.Function):
         return out_BTHU.to(q_BTHC.dtype), lse_BHT
 
     @staticmethod
-    def backward(ctx: Any, dout_BTHU: Tensor | None, dlse_BHT: Tensor | None) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, dout_BTHU: Tensor | None, dlse_BHT: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         q_BTHC, k_BSKC, v_BSKU, out_BTHU, lse_BHT, *tensors = ctx.saved_tensors
         grads_in = TileGradients.of(dout_BTHU, dlse_BHT, out_BTHU, lse_BHT)
         dtype = out_BTHU.dtype

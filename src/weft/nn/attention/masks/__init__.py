@@ -1,8 +1,7 @@
 """Masks: descriptions of which query may attend to which key, combined by `&`, `|` and `~`.
 
 algebra    And, Or, Not, Full; all_of(a, None, b)
-kinds      Causal, Window, Strided, Global, Documents, Padding, Prefix, Blocks
-patterns   window, dilated, strided, global_tokens, prefix, random_blocks
+kinds      Causal, Window, Strided, Global, Documents, Padding, Prefix, Blocks; dilated, strided
 dense      a mask and a Grid -> its matrix, cached on the mask
 """
 
@@ -26,14 +25,8 @@ from weft.nn.attention.masks.kinds import (
     Prefix,
     Strided,
     Window,
-)
-from weft.nn.attention.masks.patterns import (
     dilated,
-    global_tokens,
-    prefix,
-    random_blocks,
     strided,
-    window,
 )
 
 __all__ = [
@@ -58,9 +51,5 @@ __all__ = [
     "dense",
     "depends_on_distance",
     "dilated",
-    "global_tokens",
-    "prefix",
-    "random_blocks",
     "strided",
-    "window",
 ]

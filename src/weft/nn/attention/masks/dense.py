@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -122,7 +122,7 @@ def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
 
 def cached_on_mask(mask: Mask, key: object, compute: Callable[[], Value]) -> Value:
     """`compute()`, called once for each key of this mask object."""
-    cache: dict[object, Any] = mask.__dict__.setdefault("_cache", {})
+    cache: dict[object, object] = mask.__dict__.setdefault("_cache", {})
     if key not in cache:
         while len(cache) >= MAX_CACHED:
             del cache[next(iter(cache))]

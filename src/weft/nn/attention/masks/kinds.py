@@ -2,6 +2,7 @@
 
     by distance          Causal, Window, Strided
     by slot or segment   Global, Documents, Padding, Prefix, Blocks
+    combined             dilated, strided
 
 Masks whose tensor has the letter B differ between the rows of the batch. A window is two-sided:
 a causal model uses `Window(w) & Causal()`, which is Mistral's sliding window of the query itself
@@ -158,7 +159,7 @@ class Prefix(Padding):
 
 @dataclass(frozen=True, eq=False)
 class Blocks(MaskBase):
-    """Any pattern of square blocks (Child 2019, Zaheer 2020): pattern[q // size, k // size]; pairs
+    """A pattern of square blocks (Child 2019, Zaheer 2020): pattern[q // size, k // size]; pairs
     outside of the pattern are not allowed."""
 
     pattern: Tensor
@@ -187,6 +188,17 @@ class Blocks(MaskBase):
         count = box_sum(self.counts, *ends)
         area = (ends[1] - ends[0] + 1) * (ends[3] - ends[2] + 1)
         return (count > 0)[None], (count == area)[None]
+
+
+def dilated(size: int, step: int) -> MaskBase:
+    """A window of `size` keys on each side with gaps of `step`: it reaches `step` times as far
+    (Beltagy 2020)."""
+    return Window(size * step) & Strided(step)
+
+
+def strided(stride: int) -> MaskBase:
+    """The near keys, and every stride-th one farther away (Child 2019, "strided")."""
+    return Window(stride) | Strided(stride)
 
 
 class RangeExtremes:

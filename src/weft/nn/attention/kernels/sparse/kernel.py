@@ -75,7 +75,9 @@ class ScheduledAttention(torch.autograd.Function):
         return out_rows[:-1].view(B, T, H, U), lse_rows[:-1].view(B, T, H).transpose(1, 2)
 
     @staticmethod
-    def backward(ctx: Any, dout_BTHU: Tensor | None, dlse_BHT: Tensor | None) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, dout_BTHU: Tensor | None, dlse_BHT: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         q_BTHC, k_BSKC, v_BSKU, out_rows, lse_rows = ctx.saved_tensors
         inputs = FlatQKV(*(x.flatten(0, 1) for x in (q_BTHC, k_BSKC, v_BSKU)))
         # exp(s - inf) = 0: queries without keys, and padding, have no gradient

@@ -2,9 +2,8 @@
 sequence b.
 
 Rows of a padded prompt are written too; the next tokens of that sequence overwrite them, and until
-then no real query attends to them because they lie after it. Beam search moves rows by `reorder`,
-which copies. The engine uses pages instead; this cache is the reference that they are compared
-with.
+then no real query attends to them because they lie after it. The engine uses pages instead; this
+cache is the reference that they are compared with.
 """
 
 from __future__ import annotations
@@ -61,25 +60,6 @@ class ContiguousCache:
         is_even = isinstance(start, Tensor) and bool((start == start[0]).all())
         self.start = int(start[0]) if isinstance(start, Tensor) and is_even else start
 
-    def reorder(self, index_B: Tensor, sources: bool = True) -> None:
-        """Row b continues from what row index_B[b] held; rows may be repeated or left out.
-
-        `sources` False: each row keeps its source (beams of one sentence changed places), so the
-        rows of cross-attention stay where they are.
-        """
-        used = int(self.start.max() if isinstance(self.start, Tensor) else self.start)
-        self.rows = [
-            {name: reorder_rows(tensor, index_B, used) for name, tensor in layer.items()}
-            for layer in self.rows
-        ]
-        if sources:
-            self.sources = {
-                layer: {name: tensor.index_select(0, index_B) for name, tensor in rows.items()}
-                for layer, rows in self.sources.items()
-            }
-        if isinstance(self.start, Tensor):
-            self.start = self.start[index_B]
-
     def end_of(self, num_new: int) -> int:
         """The slot after the last new row; a UsageError if the cache is too short for it."""
         end = num_new + int(self.start.max() if isinstance(self.start, Tensor) else self.start)
@@ -98,21 +78,6 @@ def empty_rows(
         name: torch.zeros(batch_size, max_len, *shape, device=device, dtype=dtype)
         for name, shape in spec.rows.items()
     }
-
-
-def reorder_rows(stored: Tensor, index_B: Tensor, used: int) -> Tensor:
-    """Rows of stored [B, max_len, ...] by index; only the first `used` slots are filled. If the
-    number of rows stays the same, only rows that change are copied, in place."""
-    if len(index_B) != len(stored):
-        # zeros, not uninitialized memory: a masked key's weight is 0, and 0 times NaN is NaN
-        result = stored.new_zeros(len(index_B), *stored.shape[1:])
-        result[:, :used] = stored[:, :used].index_select(0, index_B)
-        return result
-    identity_B = torch.arange(len(index_B), device=index_B.device)
-    changed = (index_B != identity_B).nonzero().squeeze(1)
-    if len(changed):
-        stored[changed, :used] = stored[:, :used].index_select(0, index_B[changed])
-    return stored
 
 
 def write(stored: Tensor, row: Tensor, start: int | Tensor) -> None:

@@ -1,0 +1,86 @@
+"""Comparing the files of a model with their recorded SHA-256, for `weft info --verify`.
+
+a model folder or a .gguf file    SHA256SUMS in the folder
+a pulled model                    SHA256SUMS, or the hashes of the catalog
+a training run                    its model once it is finished, and each of its checkpoints
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from weft.checkpoint.hub import CATALOG, pulled_folder, resolve
+from weft.checkpoint.run_folder import CHECKPOINTS, RUN_FILE, checkpoint_folder, checkpoint_steps
+from weft.checkpoint.sha256sums import SUMS_FILE, file_sha256, read_sums
+from weft.checkpoint.weft_folder import has_model
+from weft.core.errors import DataError
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """The result for one file."""
+
+    file: str
+    """Relative to the folder of the model."""
+    result: Literal["ok", "differs", "missing", "not recorded"]
+
+
+def verify(model: str | Path) -> list[FileCheck]:
+    """The results for all recorded files of a model; a DataError if no hash is recorded."""
+    path = resolve(model)
+    if not path.exists():
+        raise DataError("there is no such model. Check the path.", path)
+    folder = path if path.is_dir() else path.parent
+    only = None if path.is_dir() else path.name
+    checks = list(check_folder(folder, recorded_sums(model, folder), only))
+    if (folder / RUN_FILE).is_file():
+        checks = [*(checks if has_model(folder) else []), *check_checkpoints(folder)]
+    if not any(check.result != "not recorded" for check in checks):
+        raise DataError(
+            f"has no {SUMS_FILE}: an older version of Weft or another program wrote it, and there "
+            "is nothing to compare it with. `weft convert` writes a folder with hashes.",
+            path,
+        )
+    return checks
+
+
+def recorded_sums(model: str | Path, folder: Path) -> Mapping[str, str]:
+    """{file: SHA-256} from SHA256SUMS, otherwise from the catalog."""
+    sums = read_sums(folder)
+    name = str(model)
+    if not sums and name in CATALOG and folder == pulled_folder(name):
+        return {file: digest for file, (_, digest) in CATALOG[name].files.items()}
+    return sums
+
+
+def check_folder(folder: Path, sums: Mapping[str, str], only: str | None) -> Iterator[FileCheck]:
+    """One result per recorded file, or for `only` one of them."""
+    if only is not None and only not in sums:
+        yield FileCheck(only, "not recorded")
+        return
+    for name, digest in sums.items():
+        if only not in (None, name):
+            continue
+        try:
+            is_same = file_sha256(folder / name) == digest
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            yield FileCheck(name, "missing")
+            continue
+        yield FileCheck(name, "ok" if is_same else "differs")
+
+
+def check_checkpoints(run: Path) -> Iterator[FileCheck]:
+    """The results of all checkpoints of a run. One that training removes meanwhile is left out."""
+    for step in checkpoint_steps(run / CHECKPOINTS):
+        folder = checkpoint_folder(run / CHECKPOINTS, step)
+        sums = read_sums(folder)
+        checks = list(check_folder(folder, sums, None))
+        if not sums:
+            checks = [FileCheck("", "not recorded")]
+        if folder.is_dir():
+            for check in checks:
+                name = (folder / check.file).relative_to(run).as_posix()
+                yield FileCheck(name, check.result)

@@ -1,0 +1,139 @@
+"""The lock of a writer: one process at a time writes to a run folder, a cache file or a new model.
+
+    with writer_lock(out, out / LOCK_FILE):          a folder: the lock is in it
+    with writer_lock(path, lock_path(path)):         a file: the lock is next to it
+
+`flock` on a lock file, which the kernel releases when a process ends, however it ends. The file
+contains process id, host and start time for the message; it is removed with the lock. After a kill
+it stays, without being locked. Readers take no lock: files and folders are replaced atomically.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from weft.checkpoint.atomic import ProcessId, disk_errors, host_hash, remove_leftovers
+from weft.core.errors import LockedError
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+POLL_SECONDS = 0.05
+MAX_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class LockOwner:
+    """The process that holds a lock, or held it last."""
+
+    pid: int
+    host: str
+    start: str
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(self.pid, host_hash(self.host))
+
+
+def lock_path(path: Path) -> Path:
+    """The lock file of a file or of a folder that is replaced as a whole."""
+    return path.with_name(f".{path.name}.lock")
+
+
+@contextmanager
+def writer_lock(target: Path, lock_file: Path, wait: float = 0.0) -> Iterator[None]:
+    """Hold the lock of `target`, or raise a LockedError that names its owner after `wait` seconds.
+
+    What killed writers left behind is removed first: below `target` if the lock is in it, otherwise
+    only temporary files of that name.
+    """
+    with disk_errors(target):
+        handle = acquire(target, lock_file, wait)
+        try:
+            owner = read_owner(handle)
+            is_inside = lock_file.parent == target
+            remove_leftovers(
+                lock_file.parent,
+                None if is_inside else target.name,
+                owner.process if owner else None,
+            )
+            # only now: until the leftovers of the last owner are removed, the lock names it
+            write_owner(handle)
+        except BaseException:
+            os.close(handle)
+            raise
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock_file.unlink()
+        os.close(handle)
+
+
+def acquire(target: Path, lock_file: Path, wait: float) -> int:
+    """An open file with the lock."""
+    deadline = time.monotonic() + wait
+    while True:
+        handle = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        if not try_lock(handle, lock_file):
+            owner = read_owner(handle)
+            os.close(handle)
+            if time.monotonic() >= deadline:
+                raise locked(target, owner)
+            time.sleep(POLL_SECONDS)
+        elif is_same_file(handle, lock_file):
+            return handle
+        else:  # the last owner removed the file after we had opened it
+            os.close(handle)
+
+
+def try_lock(handle: int, lock_file: Path) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        log.warning("lock=none file=%s reason='%s'", lock_file, error.strerror)
+    return True
+
+
+def is_same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def read_owner(handle: int) -> LockOwner | None:
+    """The owner that a lock file names; None if it is empty or incomplete."""
+    try:
+        return LockOwner(**json.loads(os.pread(handle, MAX_BYTES, 0)))
+    except (ValueError, TypeError):
+        return None
+
+
+def write_owner(handle: int) -> None:
+    start = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    owner = LockOwner(os.getpid(), socket.gethostname(), start)
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps(asdict(owner)).encode(), 0)
+
+
+def locked(target: Path, owner: LockOwner | None) -> LockedError:
+    who = (
+        f"process {owner.pid} on host {owner.host} since {owner.start}"
+        if owner
+        else "another process"
+    )
+    return LockedError(
+        f"{target} is being written by {who}. Wait until it has ended, or use another path."
+    )

@@ -1,0 +1,91 @@
+"""What will be written is reported, and refused if the disk has less."""
+
+from collections import namedtuple
+
+import pytest
+
+from tests.engine.tiny import tiny
+from tests.training.material import files, recipe
+from weft.checkpoint import disk_space
+from weft.checkpoint.disk_space import check_space, folder_bytes, format_bytes
+from weft.checkpoint.formats import convert
+from weft.checkpoint.weft_folder import save_folder
+from weft.core.errors import DataError
+from weft.training.run import run_training
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def limit(monkeypatch, free):
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (1234567, "1.23 MB"), (5 * 10**9, "5 GB")],
+)
+def test_sizes_are_readable(num_bytes, text):
+    assert format_bytes(num_bytes) == text
+
+
+def test_what_fits_is_reported_and_what_does_not_is_refused(tmp_path, monkeypatch):
+    limit(monkeypatch, 2000)
+    lines = []
+    check_space(tmp_path / "a" / "b", 1500, lines.append, "a test")
+    assert lines == [f"{tmp_path / 'a' / 'b'}: writing up to 1.5 kB (a test); 2 kB are free"]
+    with pytest.raises(
+        DataError, match=r"needs 2.5 kB of disk space, but 2 kB are free. Free some"
+    ):
+        check_space(tmp_path / "a", 2500)
+
+
+def test_a_run_states_its_bytes_and_stays_below_them(tmp_path, monkeypatch):
+    out, lines, sizes, stated = tmp_path / "run", [], [], []
+    limit(monkeypatch, 10**9)
+
+    def record(path, num_bytes, report, what):
+        stated.append(num_bytes)
+        check_space(path, num_bytes, report, what)
+
+    monkeypatch.setattr("weft.training.run.check_space", record)
+    run_training(
+        recipe(save_every=2, average=3),
+        files(tmp_path),
+        out,
+        lambda progress: sizes.append(folder_bytes(out / "checkpoints")),
+        report=lines.append,
+    )
+    assert max(sizes) < stated[0] < 2 * max(sizes)
+    assert lines[0].startswith(f"{out}: writing up to {format_bytes(stated[0])} (4 checkpoints and")
+    assert lines[0].endswith("the model); 1 GB are free")
+
+
+def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path, monkeypatch):
+    limit(monkeypatch, 1000)
+    with pytest.raises(DataError, match=r"run: needs .* but 1 kB are free"):
+        run_training(recipe(), files(tmp_path), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    monkeypatch.undo()
+    run_training(recipe(), files(tmp_path), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("to", "dtype", "size"), [("weft", None, 4), ("hf", None, 4), ("gguf", "q8_0", 34 / 32)]
+)
+def test_a_conversion_states_its_bytes_and_is_refused_if_they_do_not_fit(
+    tmp_path, monkeypatch, to, dtype, size
+):
+    checkpoint = tiny("decoder")
+    save_folder(tmp_path / "lm", checkpoint)
+    num_bytes = sum(weight.numel() for weight in checkpoint.model.parameters()) * size
+    lines = []
+    if to == "weft":
+        convert(tmp_path / "lm", tmp_path / "out", to, report=lines.append)
+        expected = f"{tmp_path / 'out'}: writing up to {format_bytes(int(num_bytes))}; "
+        assert lines[0].startswith(expected)
+        assert (tmp_path / "out" / "model.safetensors").stat().st_size >= num_bytes
+    limit(monkeypatch, 100)
+    expected = f"two: needs {format_bytes(int(num_bytes))} of disk space, but 100 bytes are free"
+    with pytest.raises(DataError, match=expected):
+        convert(tmp_path / "lm", tmp_path / "two", to, dtype=dtype)
+    assert not (tmp_path / "two").exists()
