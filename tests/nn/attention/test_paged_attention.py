@@ -16,11 +16,11 @@ from weft.nn.attention.base import AttentionCall, Mask
 from weft.nn.attention.masks import (
     Blocks,
     Causal,
+    Global,
     MaskBase,
+    Window,
     dilated,
-    global_tokens,
     strided,
-    window,
 )
 from weft.nn.attention.paged_attention import distance_table
 from weft.nn.positions.alibi import AlibiBias, slopes
@@ -268,10 +268,10 @@ def test_the_tables_of_buckets_and_alibi_hold_the_bias_of_each_distance(is_causa
 PATTERNS: dict[str, MaskBase] = {
     "strided": strided(5) & Causal(),
     "dilated": dilated(4, 3) & Causal(),
-    "global": (window(9) | global_tokens(2)) & Causal(),
+    "global": (Window(9) | Global(2)) & Causal(),
     "blocks": Blocks(torch.rand(7, 7, generator=torch.Generator().manual_seed(1)) < 0.5, 16)
     & Causal(),
-    "window on both sides": window(11),
+    "window on both sides": Window(11),
 }
 SIZES = [(1, 1, 3, 3), (3, 3, 5, 5), (4, 2, 16, 16), (6, 2, 19, 13), (5, 1, 33, 31)]
 
