@@ -23,7 +23,7 @@ from weft.bench.busy import (
 )
 from weft.bench.engine import EngineBench, measure
 from weft.bench.peers.systems import INT8, WEFT
-from weft.core.resource_limits import available_cpus
+from weft.core.cpu_limits import available_cpus
 
 
 def neighbors() -> list[psutil.Process]:

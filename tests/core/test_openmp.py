@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.core.test_resource_limits import machine
+from tests.core.test_cpu_limits import machine
 from weft.core.errors import UsageError
 from weft.core.openmp import (
     MARK,

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from weft.bench.peers.systems import INT8, WEFT
-from weft.core.resource_limits import available_cpus
+from weft.core.cpu_limits import available_cpus
 
 NEIGHBORS = (1, 2, 4, 8)
 

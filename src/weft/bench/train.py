@@ -32,6 +32,7 @@ from weft.bench.measure import machine, measure_alternately
 from weft.core.registry import pick
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
+from weft.native.contention import contention
 from weft.text.batching import batches
 from weft.text.packing import IGNORE
 from weft.training.loss import LossConfig
@@ -110,9 +111,15 @@ def weft_step(workload: TrainingWorkload) -> Step:
     )
     model = build_model(config)
     loss_config = LossConfig(SMOOTHING)
-    return make_step(
+    compute = make_step(
         model, lambda batch: batch_loss(model, batch, loss_config) / num_target_tokens(batch)
     )
+
+    def step(batch: Batch) -> None:
+        compute(batch)
+        contention().update()  # as `weft train` does
+
+    return step
 
 
 def marian_step(workload: TrainingWorkload) -> Step:

@@ -70,7 +70,7 @@ def package_version(name: str) -> str:
 
 
 def processor() -> Section:
-    from weft.core.resource_limits import affinity, available_cpus, cpu_quota
+    from weft.core.cpu_limits import affinity, available_cpus, cpu_quota
     from weft.native.compiler import VARIANTS, processor_features
     from weft.native.compiler import processor as cpuinfo
 
@@ -96,18 +96,16 @@ def load_average() -> str:
 
 
 def memory() -> Section:
-    from weft.core.resource_limits import available_memory, memory_limit
+    """Memory that is left below each limit: of the machine, of cgroups, of ulimit -v."""
+    from weft.core.memory import memory_limits
 
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "machine": size(total),
-        "available": size(available_memory()),
-        "limit": size(memory_limit(), "none (cgroup and RLIMIT_AS)"),
-    }
+    limits = {limit.name: f"{size(limit.available)} left" for limit in memory_limits()}
+    return {"machine": size(total), **limits}
 
 
-def size(num_bytes: int | None, otherwise: str = "not known") -> str:
-    return otherwise if num_bytes is None else f"{num_bytes / 2**30:,.1f} GiB"
+def size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:,.1f} GiB"
 
 
 def kernels() -> Section:

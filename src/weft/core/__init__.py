@@ -8,7 +8,7 @@ device          device and dtype of a run
 memory          memory that this process may still use: machine, control groups, RLIMIT_AS
 forward_batch   ForwardBatch: ids, lengths and positions of one forward pass
 kv_spec         what an attention layer stores for each token
-resource_limits CPUs and memory that this process may use: affinity, cgroups
+cpu_limits      CPUs that this process may use: affinity, cgroups
 openmp          number of threads, and how they wait for each other
 gc_pause        a block of code in which Python collects no garbage
 quantized       QuantizedMatrix: weights in 8 or 4 bits with a scale per 32 inputs

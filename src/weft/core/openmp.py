@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from weft.core.cpu_limits import ROOT, affinity, available_cpus
 from weft.core.errors import UsageError
-from weft.core.resource_limits import ROOT, affinity, available_cpus
 
 SPIN_COUNT = 2000
 """Iterations at a barrier before a thread sleeps."""

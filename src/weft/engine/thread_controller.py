@@ -11,9 +11,8 @@ fast. Results do not depend on the number of threads, so each step may use anoth
 For each size of a step (its tokens, to two binary digits) and number of threads, the controller has
 an average of the seconds per token, and uses the number with the lowest. The estimate of a number
 that is not in use decays with time, so that it is measured again: the later, the worse it was.
-Fewer threads are tried only under contention, so that an idle machine pays nothing. The signal is
-the time that the process's threads were ready to run but did not: `run_delay` of Linux's schedstat,
-or involuntary context switches on other systems.
+Fewer threads are tried only under contention (native/contention.py), so that an idle machine pays
+nothing.
 
 Numbers are base, base/2, base/4, ..., 1, where base is torch's setting; of these, the current one
 and its two neighbors are compared.
@@ -22,17 +21,15 @@ and its two neighbors are compared.
 from __future__ import annotations
 
 import math
-import os
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
 from weft.core.openmp import wait_policy
+from weft.native.contention import ContentionMeter, contention
 from weft.native.library import set_num_threads
 
 FORGET_SECONDS = 4.0
@@ -46,57 +43,6 @@ ADVANTAGE = 0.95
 OUTLIER = 1.5
 """Without contention a step counts at most this many times the average: a garbage collection or a
 page fault is no reason to change the number of threads."""
-
-METER_SECONDS = 0.1
-"""The contention is measured over at least this time."""
-CONTENDED = 0.05
-"""Seconds of waiting for a CPU, of all threads, per second."""
-QUIET_SECONDS = 1.0
-"""After this time without contention all numbers of threads are measured again."""
-SWITCH_DELAY_NS = 3_000_000
-"""What an involuntary context switch counts where the kernel does not report waiting times."""
-
-TASKS = Path("/proc/self/task")
-
-
-def run_delay_ns() -> int:
-    """Nanoseconds for which the threads of this process were ready to run but waited for a CPU."""
-    try:
-        return sum(thread_delay_ns(name) for name in os.listdir(TASKS))
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SWITCH_DELAY_NS
-
-
-def thread_delay_ns(name: str) -> int:
-    try:
-        fields = (TASKS / name / "schedstat").read_text().split()
-    except FileNotFoundError:  # the thread has ended
-        return 0
-    return int(fields[1])
-
-
-class ContentionMeter:
-    """Whether other processes take CPU time from this one."""
-
-    def __init__(self, delay_ns: Callable[[], int], now: float) -> None:
-        self.delay_ns = delay_ns
-        self.measured_at, self.last_ns = now, delay_ns()
-        self.is_contended, self.contended_at = False, -math.inf
-
-    def update(self, now: float) -> bool:
-        """Measure if METER_SECONDS have passed. Returns whether QUIET_SECONDS without contention
-        have just ended."""
-        seconds = now - self.measured_at
-        if seconds < METER_SECONDS:
-            return False
-        before, self.last_ns = self.last_ns, self.delay_ns()
-        # threads that have ended take their time with them
-        self.is_contended = max(0, self.last_ns - before) * 1e-9 > CONTENDED * seconds
-        was_recent = self.measured_at - self.contended_at < QUIET_SECONDS
-        self.measured_at = now
-        if self.is_contended:
-            self.contended_at = now
-        return was_recent and now - self.contended_at >= QUIET_SECONDS
 
 
 @dataclass
@@ -178,12 +124,13 @@ class ThreadController:
     def __init__(
         self,
         now: Callable[[], float] = time.perf_counter,
-        delay_ns: Callable[[], int] = run_delay_ns,
+        meter: ContentionMeter | None = None,
         set_threads: Callable[[int], None] = set_num_threads,
     ) -> None:
         self.now, self.set_threads = now, set_threads
         self.is_enabled = wait_policy() == "adaptive"
-        self.meter = ContentionMeter(delay_ns, now())
+        self.meter = meter or contention()
+        self.num_quiet = self.meter.num_quiet
         self.sizes: dict[int, StepSize] = {}
 
     @contextmanager
@@ -206,6 +153,8 @@ class ThreadController:
         # not after an exception: the step was not completed
         now = self.now()
         size.add((now - begin) / num_tokens, num_tokens, self.meter.is_contended, now)
-        if self.meter.update(now):
+        self.meter.update()
+        if self.meter.num_quiet > self.num_quiet:
+            self.num_quiet = self.meter.num_quiet
             for one in self.sizes.values():
                 one.expire()

@@ -96,6 +96,14 @@ def set_num_threads(count: int) -> None:
         check(library.lib.weft_set_num_threads(count))
 
 
+def set_throttled(is_on: bool) -> None:
+    """Let threads sleep at barriers almost at once, or as GOMP_SPINCOUNT says. Without the library
+    there is no such switch."""
+    library = native()
+    if library is not None:
+        check(library.lib.weft_set_throttled(is_on))
+
+
 def openmp_libraries() -> list[str]:
     """Paths of the OpenMP libraries in this process. More than one: each has its own threads, which
     wait for CPUs that the others hold."""

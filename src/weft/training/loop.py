@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from weft.checkpoint.tensor_source import unique_state
 from weft.core.errors import WeftError
 from weft.models.build import AnyModel
+from weft.native.contention import contention
 from weft.training.checkpointing import (
     RunCheckpoints,
     RunSnapshot,
@@ -107,6 +108,7 @@ class Trainer:
             begin = self.now()
             loss, num_tokens = self.train_step(batches)
             seconds = self.now() - begin
+            contention().update()
             self.state.seconds += seconds
             self.state.tokens += num_tokens
             self.report(loss, num_tokens / max(1e-9, seconds), watch)

@@ -233,6 +233,9 @@ int64_t weft_panel_width(void);
 // asks OpenMP). Other threads keep theirs.
 int64_t weft_set_num_threads(int64_t threads);
 
+// Lets threads sleep at barriers after 2 us (is_on), or after GOMP_SPINCOUNT iterations.
+int64_t weft_set_throttled(int64_t is_on);
+
 // y = x W^T + bias for outputs begin..end.
 int64_t weft_linear(const WeftPackedMatrix* matrix, const float* x, const float* bias, float* y,
                     int64_t rows, int64_t x_stride, int64_t y_stride, int64_t begin, int64_t end,

@@ -1,7 +1,6 @@
-"""Limits of this process: CPUs (affinity, cgroup quota) and memory (machine, cgroup, RLIMIT_AS).
+"""CPUs that this process may use, as affinity and cgroups limit them.
 
     available_cpus()        2, where `docker run --cpus 1.5` runs on a machine with 16 CPUs
-    memory_limit()          bytes that all allocations together may reach
 
 Reads cgroups of version 1, version 2 and both at once. A cgroup limits the ones below it, so the
 lowest value on the path to the root counts. On systems without cgroups or affinity the numbers are
@@ -17,8 +16,6 @@ from pathlib import Path
 
 ROOT = Path("/")
 """Tests pass a folder with their own proc and sys."""
-UNLIMITED_MEMORY = 2**60
-"""Version 1 has no word for "no limit": it is a number near 2^63."""
 
 
 def available_cpus(root: Path = ROOT) -> int:
@@ -50,41 +47,6 @@ def folder_quota(folder: Path) -> float | None:
     if not (quota.isdigit() and period.isdigit()) or int(period) == 0:
         return None  # "max" in version 2, -1 in version 1, or no such file
     return int(quota) / int(period)
-
-
-def memory_limit(root: Path = ROOT) -> int | None:
-    """Bytes of memory that the process's cgroups and RLIMIT_AS allow; None: no limit."""
-    limits = [*cgroup_memory(root), *address_space()]
-    return min(limits, default=None)
-
-
-def cgroup_memory(root: Path) -> Iterator[int]:
-    """The memory limits of the process's cgroups."""
-    for folder in cgroup_folders("memory", root):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            word = read_word(folder / name)
-            if word.isdigit() and int(word) < UNLIMITED_MEMORY:
-                yield int(word)
-
-
-def address_space() -> Iterator[int]:
-    """The limit of `ulimit -v`, if there is one."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        yield limit
-
-
-def available_memory(root: Path = ROOT) -> int | None:
-    """Bytes that the machine can allocate without swapping (MemAvailable); None: not known."""
-    for line in read_lines(root / "proc/meminfo"):
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return None
 
 
 def cgroup_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:

@@ -1,23 +1,16 @@
-"""CPUs and memory as affinity and cgroups limit them, read from folders like /proc and /sys."""
+"""CPUs as affinity and cgroups limit them, read from folders like /proc and /sys."""
 
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from weft.core import resource_limits
-from weft.core.resource_limits import (
-    affinity,
-    available_cpus,
-    available_memory,
-    cpu_quota,
-    memory_limit,
-)
+from weft.core import cpu_limits
+from weft.core.cpu_limits import affinity, available_cpus, cpu_quota
 
 CGROUP_2 = "0::/user/job\n"
 CGROUP_1 = "4:memory:/job\n2:cpu,cpuacct:/job\n1:name=systemd:/\n"
@@ -74,7 +67,7 @@ def test_cpus_are_those_of_quota_and_affinity(
 ) -> None:
     word = "max" if quota is None else str(int(quota * 100000))
     root = machine(tmp_path, "0::/\n", {"cpu.max": f"{word} 100000\n"})
-    monkeypatch.setattr(resource_limits, "affinity", lambda: list(range(allowed)))
+    monkeypatch.setattr(cpu_limits, "affinity", lambda: list(range(allowed)))
     assert available_cpus(root) == cpus
 
 
@@ -83,35 +76,7 @@ def test_affinity_is_that_of_the_process() -> None:
     one = affinity()[-1]
     code = (
         f"import os; os.sched_setaffinity(0, [{one}])\n"
-        "from weft.core.resource_limits import available_cpus\nprint(available_cpus())"
+        "from weft.core.cpu_limits import available_cpus\nprint(available_cpus())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "files", "limit"),
-    [
-        (CGROUP_2, {"user/job/memory.max": "max\n"}, None),
-        (CGROUP_2, {"user/job/memory.max": "4096\n", "user/memory.max": "2048\n"}, 2048),
-        (CGROUP_1, {"memory/job/memory.limit_in_bytes": "1000000\n"}, 1000000),
-        (CGROUP_1, {"memory/job/memory.limit_in_bytes": "9223372036854771712\n"}, None),
-    ],
-)
-def test_the_lowest_memory_limit_on_the_path_counts(
-    tmp_path: Path, cgroup: str, files: dict[str, str], limit: int | None
-) -> None:
-    assert memory_limit(machine(tmp_path, cgroup, files)) == limit
-
-
-def test_the_address_space_is_a_limit_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (3000, 5000))
-    root = machine(tmp_path, "0::/\n", {"memory.max": "4000\n"})
-    assert memory_limit(root) == 3000
-
-
-def test_available_memory_is_read_from_meminfo(tmp_path: Path) -> None:
-    assert available_memory(tmp_path) is None
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:  900 kB\nMemAvailable:   7 kB\n")
-    assert available_memory(tmp_path) == 7 * 1024
