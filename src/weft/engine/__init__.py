@@ -22,6 +22,8 @@ Modules in the order in which a request passes through them:
     sampling_step   logits -> tokens, text and outputs
     speculative     drafts by prompt lookup
     grammar         constrained decoding: JSON schemas and regular expressions
+    grammar_limits  which of them are too large
+    grammar_probe   the program of a child process that compiles a grammar with limits
     detokenizer     tokens -> text, stop strings; FinishReason
     logprobs        log-probabilities of chosen tokens
     beam_search     BeamSearch of one request; BeamBatch: all searches of a plan as arrays

@@ -29,6 +29,7 @@ from torch import Tensor
 from weft.core.errors import UsageError
 from weft.core.registry import pick
 from weft.engine.detokenizer import special_ids
+from weft.engine.grammar_limits import check_regex, check_schema, probe
 from weft.text.tokenizer import Tokenizer
 
 HEAD = '%llguidance {"no_forcing": true}\nstart: '
@@ -53,7 +54,11 @@ def json_schema(schema: dict[str, Any]) -> str:
             f"the JSON schema is {type(schema).__name__} {str(schema)[:40]!r}: it must be an "
             'object. Use a dict such as {"type": "object"}.'
         )
-    return "%json " + dumps({"x-guidance": {"whitespace_pattern": WHITE_SPACE}, **schema})
+    is_conjunction = check_schema(schema)
+    lark = "%json " + dumps({"x-guidance": {"whitespace_pattern": WHITE_SPACE}, **schema})
+    if is_conjunction:
+        probe(HEAD + lark)
+    return lark
 
 
 def json_object(_: object = None) -> str:
@@ -66,6 +71,7 @@ def regex(pattern: str) -> str:
     back-references; \d is 0 to 9, as in JavaScript."""
     if not isinstance(pattern, str):
         raise UsageError(f"the regular expression is {pattern!r}: it must be a str. Use a pattern.")
+    check_regex(pattern)
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         raise UsageError(
             f"the regular expression {pattern!r} ends in a single backslash. Write two of them."
@@ -87,7 +93,7 @@ def make_grammar(kind: str, source: Any = None) -> Grammar:
 
 def dumps(schema: dict[str, Any]) -> str:
     try:
-        return json.dumps(schema)
+        return json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UsageError(f"the JSON schema is not JSON: {error}. Use plain values.") from None
 
