@@ -1,10 +1,12 @@
 """Writes that fail or are killed at any point leave the old content or the new, whole."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,14 @@ from weft.checkpoint import atomic
 from weft.checkpoint.atomic import (
     PREFIX,
     ProcessId,
+    current_folder,
     host_hash,
     make_folder,
     new_file,
     new_folder,
     remove_folder,
     remove_leftovers,
-    replace_files,
+    replaced_files,
     temporary_name,
     write_file,
 )
@@ -131,23 +134,78 @@ def test_new_parent_folders_are_on_the_disk(tmp_path, monkeypatch):
     assert synced == [f"sync {tmp_path.name}", "sync a", "sync b"]
 
 
-def test_the_last_file_is_absent_while_others_are_replaced(tmp_path, monkeypatch):
-    source, target = tmp_path / "source", tmp_path / "target"
-    for folder, text in ((source, "new"), (target, "old")):
-        (folder / "inner").mkdir(parents=True)
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with old files."""
+    (tmp_path / "f" / "inner").mkdir(parents=True)
+    for name in ("a", "inner/b", "last", "kept"):
+        (tmp_path / "f" / name).write_text("old")
+    return tmp_path / "f"
+
+
+def replace_all(folder):
+    with replaced_files(folder, last="last") as new:
+        (new / "inner").mkdir()
         for name in ("a", "inner/b", "last"):
-            (folder / name).write_text(text)
-    replaced, real = [], Path.replace
+            (new / name).write_text("new")
 
-    def replace(self, to):
-        replaced.append(to.relative_to(target).as_posix())
-        assert not (target / "last").exists()
-        return real(self, to)
 
-    monkeypatch.setattr(Path, "replace", replace)
-    replace_files(source, target, last="last")
-    assert replaced == ["a", "inner/b", "last"]
-    assert {file.read_text() for file in target.rglob("*") if file.is_file()} == {"new"}
+def texts(folder):
+    return {name: (folder / name).read_text() for name in ("a", "inner/b", "last")}
+
+
+OLD, NEW = (dict.fromkeys(("a", "inner/b", "last"), text) for text in ("old", "new"))
+
+
+def test_files_are_replaced_all_or_none_wherever_it_stops(folder, monkeypatch):
+    """Stopped before each rename and each fsync, readers see the old files or the new ones."""
+    seen = []
+    for number in count():
+        shutil.rmtree(folder)
+        for name in OLD:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("old")
+        calls = iter(range(number))
+
+        def stop_at(function, calls=calls):
+            def call(*args):
+                if next(calls, None) is None:
+                    raise KeyboardInterrupt
+                return function(*args)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", stop_at(Path.rename))
+            patch.setattr(Path, "replace", stop_at(Path.replace))
+            patch.setattr(atomic, "sync", stop_at(atomic.sync))
+            try:
+                replace_all(folder)
+                break
+            except KeyboardInterrupt:
+                pass
+        seen.append(texts(current_folder(folder)))
+        replace_all(folder)
+        assert texts(folder) == NEW and not list(folder.glob(".c*")), number
+    first_new = seen.index(NEW)
+    assert seen == [OLD] * first_new + [NEW] * (len(seen) - first_new)
+    assert first_new > 3 and len(seen) > 10
+
+
+def test_files_are_replaced_where_there_are_no_hard_links(folder, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    replace_all(folder)
+    assert texts(folder) == NEW and (folder / "kept").read_text() == "old"
+
+
+def test_a_replacement_that_fails_changes_nothing(folder):
+    with pytest.raises(StopError), replaced_files(folder, last="last") as new:
+        (new / "a").write_text("new")
+        raise StopError
+    assert texts(folder) == OLD and sorted(os.listdir(folder)) == ["a", "inner", "kept", "last"]
 
 
 def test_a_folder_loses_its_name_before_its_files(tmp_path, monkeypatch):

@@ -5,6 +5,11 @@ never a part. Temporary names are unique: .new-PID-HOST-TOKEN-NUMBER-NAME. What 
 writing stays behind under such a name until `remove_leftovers`, which a writer calls under its lock
 (writer_lock.py), removes it.
 
+Several files of an existing folder are replaced at once (`replaced_files`): the new ones are
+complete in a sub-folder that is renamed to COMMITTED, then take the places of the old ones, then
+the sub-folder is removed. While it exists, readers use it (`current_folder`), and the next writer
+completes the replacement.
+
 A disk that is full or fails raises a DiskError, whichever library was writing; the temporary files
 are removed and the old content stays.
 """
@@ -27,6 +32,7 @@ from typing import NamedTuple
 from weft.core.errors import DiskError
 
 PREFIX = ".new-"
+COMMITTED = ".committed"
 LEFTOVER = re.compile(r"\.new-(\d+)-([0-9a-f]{8})-([0-9a-f]{8})-\d+-(.*)", re.DOTALL)
 TOKEN = secrets.token_hex(4)
 """Distinguishes this process from an earlier one with the same id, as in restarted containers."""
@@ -123,12 +129,14 @@ def publish(temporary: Path, path: Path) -> None:
 def temporary_folder(path: Path) -> Iterator[Path]:
     """An empty folder next to `path`, removed with its content when the block ends."""
     temporary = temporary_name(path)
-    with disk_errors(path):
-        temporary.mkdir()
-        try:
-            yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if temporary.exists():
+        shutil.rmtree(temporary)
 
 
 @contextmanager
@@ -138,36 +146,71 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     complete. A kill between the two renames leaves none."""
     with disk_errors(path):
         make_folder(path.parent)
-        temporary = temporary_name(path)
-        temporary.mkdir()
-        try:
+        with temporary_folder(path) as temporary:
             yield temporary
             sync_tree(temporary)
             old = temporary_name(path)
             if replace and path.exists():
                 path.rename(old)
             temporary.rename(path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        sync(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
+            sync(path.parent)
+            if old.exists():
+                shutil.rmtree(old)
 
 
-def replace_files(source: Path, target: Path, last: str) -> None:
-    """Move all files of a folder to another, where `last` exists only while the others are
-    complete: it is removed first and moved last."""
-    sync_tree(source)
-    if (target / last).exists():
-        (target / last).unlink()
-        sync(target)
+@contextmanager
+def replaced_files(target: Path, last: str) -> Iterator[Path]:
+    """A temporary folder to fill with files for an existing folder. When the block ends without an
+    error, they replace those of the same name, all of them or none; `last` comes last."""
+    with disk_errors(target):
+        finish_replacing(target, last)
+        with temporary_folder(target / "files") as temporary:
+            yield temporary
+            sync_tree(temporary)
+            temporary.rename(target / COMMITTED)
+            sync(target)
+            finish_replacing(target, last)
+
+
+def finish_replacing(target: Path, last: str) -> None:
+    """Complete the replacement of files that a process may have been killed in."""
+    source = target / COMMITTED
+    if not source.is_dir():
+        return
     files = [file.relative_to(source) for file in sorted(source.rglob("*")) if file.is_file()]
+    for file in sorted(files, key=lambda file: str(file) == last):
+        make_folder((target / file).parent)
+        link_file(source / file, target / file)
+    remove_folder(source)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Replace a file by a hard link to another, or by a copy where there are no hard links."""
+    if target.exists() and target.samefile(source):
+        return
+    with new_file(target) as temporary:
+        try:
+            os.link(source, temporary)
+        except OSError as error:
+            if error.errno in DISK_ERRORS:
+                raise
+            shutil.copyfile(source, temporary)
+
+
+def current_folder(path: Path) -> Path:
+    """Where the files of a folder are read: while they are being replaced, the complete new ones
+    are in a sub-folder."""
+    return path / COMMITTED if (path / COMMITTED).is_dir() else path
+
+
+def move_files(source: Path, target: Path, last: str) -> None:
+    """Move all files of a folder to another that does not have `last` yet, which comes last: where
+    it exists, the others are complete."""
+    sync_tree(source)
+    files = [file for file in sorted(source.iterdir()) if file.name != last]
     for file in files:
-        if str(file) != last:
-            make_folder((target / file).parent)
-            (source / file).replace(target / file)
-    for folder in {(target / file).parent for file in files}:
-        sync(folder)
+        file.replace(target / file.name)
+    sync(target)
     (source / last).replace(target / last)
     sync(target)
 
@@ -176,8 +219,11 @@ def remove_folder(path: Path) -> None:
     """Remove a folder that is seen complete or not at all: it loses its name first."""
     old = temporary_name(path)
     path.rename(old)
+    try:
+        sync(path.parent)
+    finally:
+        shutil.rmtree(old)
     sync(path.parent)
-    shutil.rmtree(old)
 
 
 def remove_leftovers(folder: Path, name: str | None = None, dead: ProcessId | None = None) -> None:

@@ -22,8 +22,8 @@ from weft.checkpoint.disk_space import Report, check_space, no_report
 from weft.checkpoint.hub import resolve
 from weft.checkpoint.run_folder import is_unfinished_run
 from weft.checkpoint.safetensors_files import MAX_SHARD_BYTES, parse_size
-from weft.checkpoint.weft_folder import CONFIG_FILE, Checkpoint, save_folder
-from weft.checkpoint.writer_lock import lock_path, writer_lock
+from weft.checkpoint.weft_folder import CONFIG_FILE, Checkpoint, write_folder
+from weft.checkpoint.writer_lock import lock_path, remove_stale, writer_lock
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError
 from weft.models.build import empty_model
@@ -162,6 +162,7 @@ def convert(
         )
     if dtype is not None and to != "gguf":
         raise UsageError(f"only a gguf file is stored as {dtype}; {to} is float32. Omit --dtype.")
+    remove_stale(out)
     if out.exists():
         raise UsageError(f"{out} already exists: choose another path, or remove it.")
     num_weights = sum(w.numel() for w in empty_model(describe(model).config).parameters())
@@ -172,7 +173,7 @@ def convert(
         checkpoint = load_checkpoint(model)
         if to == "weft":
             check_space(out, num_bytes, report)
-            save_folder(out, checkpoint)
+            write_folder(out, checkpoint)
             return "weft"
         return write_converted(checkpoint, out, to, family, dtype or "f32", max_bytes, report)
 

@@ -23,7 +23,7 @@ from typing import Any
 from weft.checkpoint.atomic import make_folder, new_folder, temporary_folder
 from weft.checkpoint.disk_space import Report, check_space
 from weft.checkpoint.sha256sums import write_sums
-from weft.checkpoint.writer_lock import lock_path, writer_lock
+from weft.checkpoint.writer_lock import lock_path, remove_stale, writer_lock
 from weft.core.errors import DataError, UsageError, WeftError
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -167,6 +167,7 @@ def pull(name: str, report: Report) -> Path:
     folder = pulled_folder(name)
     missing = [file for file in expected_files(name) if not (folder / file).is_file()]
     if folder.is_dir() and not missing:
+        remove_stale(folder)
         report(f"{name} is already installed: {resolve(name)}")
         return resolve(name)
     if folder.is_dir():

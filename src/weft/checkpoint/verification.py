@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from weft.checkpoint.atomic import current_folder
 from weft.checkpoint.hub import CATALOG, pulled_folder, resolve
 from weft.checkpoint.run_folder import CHECKPOINTS, RUN_FILE, checkpoint_folder, checkpoint_steps
 from weft.checkpoint.sha256sums import SUMS_FILE, file_sha256, read_sums
@@ -33,11 +34,11 @@ def verify(model: str | Path) -> list[FileCheck]:
     path = resolve(model)
     if not path.exists():
         raise DataError("there is no such model. Check the path.", path)
-    folder = path if path.is_dir() else path.parent
+    folder = current_folder(path) if path.is_dir() else path.parent
     only = None if path.is_dir() else path.name
     checks = list(check_folder(folder, recorded_sums(model, folder), only))
-    if (folder / RUN_FILE).is_file():
-        checks = [*(checks if has_model(folder) else []), *check_checkpoints(folder)]
+    if (path / RUN_FILE).is_file():
+        checks = [*(checks if has_model(path) else []), *check_checkpoints(path)]
     if not any(check.result != "not recorded" for check in checks):
         raise DataError(
             f"has no {SUMS_FILE}: an older version of Weft or another program wrote it, and there "

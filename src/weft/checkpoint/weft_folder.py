@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.atomic import new_folder, replace_files, temporary_folder, write_file
+from weft.checkpoint.atomic import (
+    current_folder,
+    make_folder,
+    new_folder,
+    replaced_files,
+    write_file,
+)
 from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.safetensors_files import SafetensorsSource, open_file, write_shard
 from weft.checkpoint.sha256sums import write_sums
@@ -29,6 +36,7 @@ from weft.checkpoint.tensor_source import (
     unique_state,
 )
 from weft.checkpoint.weight_rules import same
+from weft.checkpoint.writer_lock import LOCK_FILE, lock_path, writer_lock
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.build import AnyModel, empty_model
@@ -57,15 +65,25 @@ class Checkpoint:
 
 
 def save_folder(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a new folder atomically, or replace the files of an existing one. The new files are
-    complete on the disk before the first old one is replaced, and scores.json comes last."""
-    if not path.exists():
+    """Write a new folder, or replace the files of an existing one, as a whole. One process at a
+    time may do so."""
+    make_folder(path.parent)
+    with ExitStack() as locks:
+        if not path.is_dir() or lock_path(path).exists():
+            locks.enter_context(writer_lock(path, lock_path(path)))
+        if path.is_dir():
+            locks.enter_context(writer_lock(path, path / LOCK_FILE))
+        write_folder(path, checkpoint)
+
+
+def write_folder(path: Path, checkpoint: Checkpoint) -> None:
+    """`save_folder` for a caller that holds the lock."""
+    if path.exists():
+        with replaced_files(path, last=SCORES_FILE) as folder:
+            write_contents(folder, checkpoint)
+    else:
         with new_folder(path) as folder:
             write_contents(folder, checkpoint)
-        return
-    with temporary_folder(path / "model") as folder:
-        write_contents(folder, checkpoint)
-        replace_files(folder, path, last=SCORES_FILE)
 
 
 def write_contents(folder: Path, checkpoint: Checkpoint) -> None:
@@ -89,21 +107,33 @@ def write_contents(folder: Path, checkpoint: Checkpoint) -> None:
 def has_model(path: Path) -> bool:
     """Whether a folder has settings and complete weights: the header is valid, and the length of
     the file is the one that it implies."""
+    folder = current_folder(path)
     try:
-        open_file(path / WEIGHTS_FILE)
+        open_file(folder / WEIGHTS_FILE)
     except DataError:
         return False
-    return (path / CONFIG_FILE).is_file()
+    return (folder / CONFIG_FILE).is_file()
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a run has written its model, and scores.json after it. Earlier versions wrote
-    scores.json first: a kill left one without weights."""
-    return (path / SCORES_FILE).is_file() and has_model(path)
+    """Whether a run has written its model. Earlier versions wrote scores.json before the weights:
+    a kill left one without them."""
+    return (current_folder(path) / SCORES_FILE).is_file() and has_model(path)
 
 
 def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """The model in eval mode, with its tokenizer."""
+    folder = current_folder(path)
+    try:
+        return read_folder(folder, device)
+    except (DataError, FileNotFoundError):
+        if folder == path or folder.exists():
+            raise
+        return read_folder(path, device)  # meanwhile the new files have their places
+
+
+def read_folder(path: Path, device: torch.device | str) -> Checkpoint:
+    """The model of a folder whose files are not being replaced."""
     values = read_config(path)
     model = empty_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG_FILE)))
     load_weights(path / WEIGHTS_FILE, model, torch.device(device))
@@ -128,13 +158,14 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
 
 
 def describe_model(path: Path) -> tuple[str | None, ModelConfig]:
+    path = current_folder(path)
     values = read_config(path)
     config = ModelConfig.from_dict(values["model"], where=str(path / CONFIG_FILE))
     return values.get("family"), config
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer.load(path)
+    return Tokenizer.load(current_folder(path))
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -21,7 +21,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from weft.checkpoint.atomic import ProcessId, disk_errors, host_hash, remove_leftovers
+from weft.checkpoint.atomic import (
+    ProcessId,
+    disk_errors,
+    host_hash,
+    remove_leftovers,
+    sync,
+)
 from weft.core.errors import LockedError
 
 log = logging.getLogger(__name__)
@@ -59,24 +65,33 @@ def writer_lock(target: Path, lock_file: Path, wait: float = 0.0) -> Iterator[No
     with disk_errors(target):
         handle = acquire(target, lock_file, wait)
         try:
-            owner = read_owner(handle)
-            is_inside = lock_file.parent == target
-            remove_leftovers(
-                lock_file.parent,
-                None if is_inside else target.name,
-                owner.process if owner else None,
-            )
-            # only now: until the leftovers of the last owner are removed, the lock names it
-            write_owner(handle)
+            start_writing(handle, target, lock_file)
+            yield
         except BaseException:
-            os.close(handle)
+            with suppress(OSError):
+                lock_file.unlink()
             raise
-    try:
-        yield
-    finally:
-        with suppress(OSError):
+        else:
             lock_file.unlink()
-        os.close(handle)
+            sync(lock_file.parent)
+        finally:
+            os.close(handle)
+
+
+def start_writing(handle: int, target: Path, lock_file: Path) -> None:
+    """Remove what the last owner of the lock left behind, and become its owner."""
+    owner = read_owner(handle)
+    name = None if lock_file.parent == target else target.name
+    remove_leftovers(lock_file.parent, name, owner.process if owner else None)
+    # only now: until the leftovers of the last owner are removed, the lock names it
+    write_owner(handle)
+
+
+def remove_stale(target: Path) -> None:
+    """Remove the lock next to `target`, and leftovers, if the process that locked it was killed."""
+    if lock_path(target).exists():
+        with suppress(LockedError, OSError), writer_lock(target, lock_path(target)):
+            pass
 
 
 def acquire(target: Path, lock_file: Path, wait: float) -> int:

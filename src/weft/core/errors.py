@@ -67,14 +67,14 @@ class DataError(WeftError):
 
 
 class DiskError(DataError, OSError):
-    """A file that could not be written because the disk is full or fails. What was there before is
-    unchanged."""
+    """A file that could not be written because the disk is full or fails. What is there is the old
+    content or the new, never a part."""
 
     def __init__(self, number: int, path: str | Path | None = None) -> None:
         reason = os.strerror(number)
         DataError.__init__(
             self,
-            f"cannot be written ({reason}). What was there before is unchanged. Free some space, "
+            f"cannot be written ({reason}). What was there before is not damaged. Free some space, "
             "check the disk, or use another one, and run it again.",
             path,
         )

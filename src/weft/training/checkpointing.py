@@ -104,14 +104,13 @@ class RunCheckpoints:
     def save(self, snapshot: RunSnapshot) -> None:
         """Write a checkpoint atomically, then remove those that are no longer needed."""
         path = self.path(snapshot.state.step)
-        if path.exists():
-            return
-        with new_folder(path) as folder:
-            save_file(snapshot.weights, folder / WEIGHTS)
-            save_file(snapshot.optimizer, folder / OPTIMIZER)
-            (folder / STATE).write_text(json.dumps(snapshot.state.to_dict()))
-            write_sums(folder)
-        self.prune(snapshot.state.step)
+        if not path.exists():
+            with new_folder(path) as folder:
+                save_file(snapshot.weights, folder / WEIGHTS)
+                save_file(snapshot.optimizer, folder / OPTIMIZER)
+                (folder / STATE).write_text(json.dumps(snapshot.state.to_dict()))
+                write_sums(folder)
+        self.prune(snapshot.state.step)  # also if a kill came between the two
 
     def prune(self, last: int) -> None:
         """Keep the last checkpoint and the regular ones that averaging reads."""

@@ -20,7 +20,15 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.atomic import make_folder, remove_folder, replace_files, temporary_folder
+from weft.checkpoint.atomic import (
+    COMMITTED,
+    current_folder,
+    finish_replacing,
+    make_folder,
+    move_files,
+    remove_folder,
+    temporary_folder,
+)
 from weft.checkpoint.disk_space import Report, check_space, folder_bytes, no_report
 from weft.checkpoint.run_folder import KINDS, RUN_FILE, RUN_VERSION
 from weft.checkpoint.tensor_source import unique_state
@@ -29,7 +37,7 @@ from weft.checkpoint.weft_folder import (
     Checkpoint,
     copy_state,
     is_finished,
-    save_folder,
+    write_folder,
     write_json,
 )
 from weft.checkpoint.writer_lock import LOCK_FILE, writer_lock
@@ -141,7 +149,7 @@ def train_in_process(
     """The run of one process."""
     if is_finished(out):
         log.info("run=finished out=%s", out)
-        return read_settings(out / SCORES_FILE)
+        return read_settings(current_folder(out) / SCORES_FILE)
     distributed.on_rank_zero(lambda: train_tokenizer(recipe, files, out))
     tokenizer = Tokenizer.load(out)
     corpus = read_corpus(recipe, files, tokenizer, out, distributed)
@@ -178,9 +186,10 @@ def open_run_folder(recipe: Recipe, files: TrainingFiles, out: Path, lock: ExitS
 
 def remove_rest(out: Path) -> None:
     """Remove what a process killed just after finishing the run left, unless another does."""
-    if not any((out / name).exists() for name in (LOCK_FILE, TOKENS)):
+    if not any((out / name).exists() for name in (COMMITTED, LOCK_FILE, TOKENS)):
         return
     with suppress(LockedError, OSError), writer_lock(out, out / LOCK_FILE):
+        finish_replacing(out, last=SCORES_FILE)
         remove_tokens(out)
 
 
@@ -189,7 +198,7 @@ def train_tokenizer(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
     if not (out / TOKENIZER_FILE).is_file():
         with temporary_folder(out / "tokenizer") as folder:
             Tokenizer.train(files.tokenizer_lines(), recipe.tokenizer).save(folder)
-            replace_files(folder, out, last=TOKENIZER_FILE)
+            move_files(folder, out, last=TOKENIZER_FILE)
 
 
 def read_corpus(
@@ -341,7 +350,7 @@ def save_final_model(
 def finish_run(trainer: Trainer, out: Path, checkpoint: Checkpoint) -> None:
     """Write the model, after which the run is finished and nothing else is written."""
     trainer.metrics.sync()
-    save_folder(out, checkpoint)
+    write_folder(out, checkpoint)
     remove_tokens(out)
 
 
