@@ -83,13 +83,16 @@ def test_the_content_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch
 
 
 def test_two_writers_of_one_file_do_not_rename_each_others_parts(tmp_path):
-    with new_file(tmp_path / "a") as first:
-        first.write_bytes(b"first, half")
-        with new_file(tmp_path / "a") as second:
-            second.write_bytes(b"second")
-        assert (tmp_path / "a").read_bytes() == b"second"
-        first.write_bytes(b"first, whole")
-    assert (tmp_path / "a").read_bytes() == b"first, whole"
+    path = tmp_path / "a"
+    first, second = new_file(path), new_file(path)
+    first.__enter__().write_bytes(b"first")
+    temporary = second.__enter__()
+    temporary.write_bytes(b"half of the sec")
+    first.__exit__(None, None, None)
+    assert path.read_bytes() == b"first"
+    temporary.write_bytes(b"second")
+    second.__exit__(None, None, None)
+    assert path.read_bytes() == b"second"
     assert os.listdir(tmp_path) == ["a"]
 
 
