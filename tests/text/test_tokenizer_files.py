@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from tests.text.material import CORPUS, HARD, trained
 from weft.core.errors import DataError
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_files import write_atomically
 from weft.text.tokenizer_kinds import KINDS
 from weft.text.tokenizer_training import TokenizerConfig
 
@@ -98,3 +99,16 @@ def test_a_file_in_the_way_of_a_folder_is_named(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(DataError, match="taken: is a file, not a folder"):
         trained().save(tmp_path / "taken")
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    file = tmp_path / "tokenizer.json"
+    write_atomically(file, "old")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(file, "new")
+    assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]

@@ -84,7 +84,15 @@ def config_json(special_tokens: SpecialTokens, config: TokenizerConfig | None) -
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a temporary file and rename it, so that an interruption leaves the old file intact."""
+    """Write a temporary file, flush it to disk and rename it, so that an interruption leaves the
+    old file or the new one."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
+    try:
+        with temporary.open("w", encoding="utf-8") as new:
+            new.write(text)
+            new.flush()
+            os.fsync(new.fileno())
+        temporary.replace(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
