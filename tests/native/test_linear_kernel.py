@@ -87,6 +87,20 @@ def test_rows_may_lie_anywhere(way: str) -> None:
     assert linear(x[:0], weight).shape == (0, 10)
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [*SHAPES, (17, 27), (33, 77), (7, 150), (150, 7)])
+def test_the_number_of_threads_changes_no_bit(way: str, inputs: int, outputs: int) -> None:
+    """By torch, products of 16 rows depend on it for many sizes."""
+    x, weight, bias = numbers(inputs, outputs, 37)
+    matrix, threads, results = pack(weight), torch.get_num_threads(), []
+    try:
+        for number in (1, 2, 3, 4):
+            torch.set_num_threads(number)
+            results.append(linear(x, matrix, bias))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(result.equal(results[0]) for result in results)
+
+
 def test_a_library_that_vanished_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = pack(torch.zeros(2, 2))
     monkeypatch.setattr(kernels, "native", lambda: None)

@@ -17,9 +17,11 @@ from weft.sampling.logits_processors import (
     keep_top,
     largest,
     mask_below,
+    probabilities,
     process_logits,
     top_ids,
     top_p,
+    total,
 )
 from weft.sampling.params import SamplingParams
 
@@ -230,3 +232,16 @@ def test_repetition_penalty_equals_that_of_transformers(penalty: float) -> None:
     for logits_V in rows_of_logits():
         expected = reference(processor, logits_V, prompt + output)
         assert torch.equal(ALL["repetition_penalty"](logits_V, row), expected)
+
+
+def test_the_sum_of_probabilities_does_not_depend_on_threads() -> None:
+    """torch divides a sum of more than 32768 terms among its threads."""
+    p_V = probabilities(torch.randn(50_001) * 3)
+    threads, sums = torch.get_num_threads(), []
+    try:
+        for number in (1, 2, 3, 4):
+            torch.set_num_threads(number)
+            sums.append(float(total(p_V)))
+    finally:
+        torch.set_num_threads(threads)
+    assert sums == [sums[0]] * 4 and sums[0] == pytest.approx(1, abs=1e-6)

@@ -7,7 +7,8 @@
             ...                                   # new tokens and text of each request
 
 In float32 on a CPU, tokens and log-probabilities of a request are the same bits with or without a
-cached prefix, alone or in a batch, preempted or not, with drafts or without.
+cached prefix, alone or in a batch, preempted or not, with drafts or without, for any number of
+threads.
 
 An exception at any point leaves a working engine that continues with the same results: before the
 results of a step are recorded nothing has happened, afterwards the step is completed (recovery.py).

@@ -17,6 +17,7 @@ number of threads. Library and torch agree within rounding, not bit for bit.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +42,9 @@ def is_inference_float32(x: Tensor) -> bool:
 
 TILE = 16
 """Rows of each product by torch, which rounds differently for other numbers of rows."""
+MIN_PROBED_THREADS = 8
+"""Numbers of threads, from 1 to this one or the number of processors, that products are tried
+with."""
 
 
 def linear(
@@ -87,7 +91,7 @@ def native_linear(
 
 def tiled_linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """By torch, in tiles of equal size; the last tile is padded with zeros."""
-    rows = tile_rows(*weight_OI.shape, torch.get_num_threads())
+    rows = tile_rows(*weight_OI.shape)
     tiles = F.pad(x_NI, (0, 0, 0, -x_NI.shape[0] % rows)).split(rows)
     # a clone of each tile: the routine may depend on how its input is aligned
     results = [F.linear(tile.clone(), weight_OI, bias_O) for tile in tiles if len(tile)]
@@ -95,13 +99,22 @@ def tiled_linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tens
 
 
 @functools.cache
-def tile_rows(outputs: int, inputs: int, threads: int) -> int:
-    """16 if torch gives a row the same bits at each of 16 places in a product of this size; else
-    1."""
+def tile_rows(outputs: int, inputs: int) -> int:
+    """16 if torch gives a row the same bits at each of 16 places in a product of this size with any
+    number of threads; else 1: a product of one row does not depend on the threads."""
     source = torch.Generator().manual_seed(0)
     x_1I, weight_OI = (torch.randn(n, inputs, generator=source) for n in (1, outputs))
-    y_NO = F.linear(x_1I.repeat(TILE, 1), weight_OI)
-    return TILE if bool((y_NO == y_NO[0]).all()) else 1
+    before = torch.get_num_threads()
+    expected_O, is_same = None, True
+    try:
+        for threads in range(1, max(MIN_PROBED_THREADS, os.cpu_count() or 1) + 1):
+            torch.set_num_threads(threads)
+            y_NO = F.linear(x_1I.repeat(TILE, 1), weight_OI)
+            expected_O = y_NO[0] if expected_O is None else expected_O
+            is_same &= bool((y_NO == expected_O).all())
+    finally:
+        torch.set_num_threads(before)
+    return TILE if is_same else 1
 
 
 def embedding_rows(matrix: PackedMatrix, ids: Tensor) -> Tensor:

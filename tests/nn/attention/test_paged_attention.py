@@ -231,16 +231,20 @@ def test_pages_that_fell_out_of_the_window_are_not_read(way: str) -> None:
     assert all(x.equal(y) for x, y in zip(before, after, strict=True))
 
 
-def test_threads_change_nothing() -> None:
-    q_NHC, view = case([(300, 40), (280, 1), (290, 1)], shared=64)
-    one = paged_attention(q_NHC, view)
-    threads = torch.get_num_threads()
+@pytest.mark.parametrize("H, K, C", [(6, 2, 16), (7, 1, 17), (4, 1, 31)])
+def test_threads_change_nothing(way: str, H: int, K: int, C: int) -> None:
+    lengths = [(300, 40 if way == "native" else 3), (280, 1), (290, 1)]
+    q_NHC, view = case(lengths, H=H, K=K, C=C, U=C, shared=64)
+    threads, masks = torch.get_num_threads(), (Causal(), strided(5) & Causal())
+    results = []
     try:
-        torch.set_num_threads(2)
-        two = paged_attention(q_NHC, view)
+        for number in (1, 2, 3, 4):
+            torch.set_num_threads(number)
+            results.append([x for mask in masks for x in by_mask(q_NHC, view, mask)])
     finally:
         torch.set_num_threads(threads)
-    assert all(x.equal(y) for x, y in zip(one, two, strict=True))
+    for result in results:
+        assert all(x.equal(y) for x, y in zip(result, results[0], strict=True))
 
 
 def test_queries_may_be_part_of_a_wider_tensor() -> None:

@@ -27,7 +27,7 @@ from weft.core.shapes import check_shapes
 from weft.native import attention_kernels
 from weft.native.attention_kernels import PagedAttentionParams
 from weft.nn.attention.base import AttentionCall, Mask
-from weft.nn.attention.kernels.reference import reference_attention
+from weft.nn.attention.kernels.reference import query_attention, reference_attention
 from weft.nn.attention.masks.algebra import MaskBase, conjuncts
 from weft.nn.attention.masks.dense import additive, cached_on_mask
 from weft.nn.attention.masks.kinds import Causal, Window
@@ -197,10 +197,10 @@ def attend_each_query(call: AttentionCall[PagedView]) -> tuple[Tensor, Tensor]:
             slot = starts[b] + n - offsets[b]
             end = slot + 1 if is_cut else length
             dense = DenseView(kv.k_BSKC[:, :end], kv.v_BSKU[:, :end], slot)
-            # a copy: products may depend on how their input is aligned
+            # a copy: a bias may multiply by it, and products depend on its alignment
             q_1THC = q_1NHC[:, n : n + 1].clone(memory_format=torch.contiguous_format)
             bias = None if call.bias is None else call.bias.for_call(q_1THC, dense, n)
-            out_1THU, lse_1HT = reference_attention(
+            out_1THU, lse_1HT = query_attention(
                 AttentionCall(q_1THC, dense, call.mask, bias, call.softmax_scale, call.softcap)
             )
             outs.append(out_1THU)
@@ -249,9 +249,7 @@ def torch_attention(
             num_keys = min(length, slot + queries.stop - n) if params.is_causal else length
             if num_keys > 0:
                 dense = gather_sequence(view, b, num_keys, slot)
-                # a copy: products may depend on how their input is aligned
-                q_THC = q_NHC[queries].clone(memory_format=torch.contiguous_format)
-                out_NHU[queries], lse_NH[queries] = attend_dense(q_THC, dense, params)
+                out_NHU[queries], lse_NH[queries] = attend_dense(q_NHC[queries], dense, params)
     return out_NHU, lse_NH
 
 
@@ -263,9 +261,9 @@ def attend_dense(
     if params.window is not None:
         mask = Window(params.window) & Causal() if params.is_causal else Window(params.window)
     bias = None if params.bias_HM is None else TableBias(params.bias_HM, params.zero_distance)
-    out_BTHU, lse_BHT = reference_attention(
-        AttentionCall(q_THC[None], dense, mask, bias, params.scale, params.softcap)
-    )
+    attend = query_attention if len(q_THC) == 1 else reference_attention
+    call = AttentionCall(q_THC[None], dense, mask, bias, params.scale, params.softcap)
+    out_BTHU, lse_BHT = attend(call)
     return out_BTHU[0], lse_BHT[0].T
 
 

@@ -33,10 +33,14 @@ def reference_attention(call: DenseCall) -> tuple[Tensor, Tensor]:
 def attention_weights(call: DenseCall) -> tuple[Tensor, Tensor]:
     """(weights_BHTS, lse_BHT). Each row of weights sums to 1, or to 0 for a query without any
     allowed key."""
-    q_BTHC, kv, bias = call.q_BTHC, call.kv, call.bias
+    q_BTHC, kv = call.q_BTHC, call.kv
     check_shapes(q_BTHC=q_BTHC, k_BSKC=kv.k_BSKC, v_BSKU=kv.v_BSKU)
-    grid = Grid.of(q_BTHC, kv)
-    scores_BHTS = raw_scores(q_BTHC, kv.k_BSKC, call.softmax_scale, call.softcap)
+    return softmax_weights(call, raw_scores(q_BTHC, kv.k_BSKC, call.softmax_scale, call.softcap))
+
+
+def softmax_weights(call: DenseCall, scores_BHTS: Tensor) -> tuple[Tensor, Tensor]:
+    """(weights_BHTS, lse_BHT) of scores without bias and mask."""
+    bias, grid = call.bias, Grid.of(call.q_BTHC, call.kv)
     if bias is not None:
         t_T = torch.arange(grid.T, device=grid.device)
         scores_BHTS = scores_BHTS + bias.at(t_T, grid.q_BT, grid.k_S, *bias.tensors())
@@ -51,8 +55,28 @@ def raw_scores(q_BTHC: Tensor, k_BSKC: Tensor, scale: float, softcap: float | No
     dtype = torch.promote_types(q_BTHC.dtype, torch.float32)
     q_BTKGC = q_BTHC.to(dtype).unflatten(2, (k_BSKC.shape[2], -1))
     scores_BKGTS = torch.einsum("btkgc,bskc->bkgts", q_BTKGC, k_BSKC.to(dtype))
-    scores_BHTS = scores_BKGTS.flatten(1, 2) * scale
+    return capped_scores(scores_BKGTS.flatten(1, 2), scale, softcap)
+
+
+def capped_scores(products_BHTS: Tensor, scale: float, softcap: float | None) -> Tensor:
+    scores_BHTS = products_BHTS * scale
     return scores_BHTS if softcap is None else softcap * torch.tanh(scores_BHTS / softcap)
+
+
+def query_attention(call: DenseCall) -> tuple[Tensor, Tensor]:
+    """`reference_attention` of one query. In float32 on a CPU by sums instead of matrix products,
+    in which torch adds in another order for another number of threads or alignment."""
+    q_BTHC, k_BSKC, v_BSKU = call.q_BTHC, call.kv.k_BSKC, call.kv.v_BSKU
+    if q_BTHC.dtype != torch.float32 or q_BTHC.device.type != "cpu":
+        return reference_attention(call)
+    q_KGC, k_KSC = q_BTHC[0, 0].unflatten(0, (k_BSKC.shape[2], -1)), k_BSKC[0].transpose(0, 1)
+    products_KGS = (q_KGC[:, :, None] * k_KSC[:, None]).sum(-1)
+    products_BHTS = products_KGS.flatten(0, 1)[None, :, None]
+    scores_BHTS = capped_scores(products_BHTS, call.softmax_scale, call.softcap)
+    weights_BHTS, lse_BHT = softmax_weights(call, scores_BHTS)
+    weights_KGS = weights_BHTS[0, :, 0].unflatten(0, (k_BSKC.shape[2], -1))
+    out_KGU = (weights_KGS[:, :, None] * v_BSKU[0].permute(1, 2, 0)[:, None]).sum(-1)
+    return out_KGU.flatten(0, 1)[None, None], lse_BHT
 
 
 def masked_softmax(scores_BHTS: Tensor, allowed_BHTS: Tensor) -> tuple[Tensor, Tensor]:
