@@ -1,21 +1,17 @@
 """Runs a random case of determinism: every way to serve a request must give the same bits.
 
-    run_case(seed)                                     one case; an AssertionError names a failure
-    python -m tests.engine.determinism --count 1000    a campaign; --seed is the first seed
+    run_case(seed)                                   one case; an AssertionError names a failure
+    python -m tests.soak determinism --count 1000    a campaign
 
 Expected are the results of each request alone: nothing cached, one thread. A serving runs the
 requests together with others, in chunks, preempted, with drafts or with a warm cache, by the
-compiled stack or the modules, on 1 to 4 threads. A case that fails is appended to CASES, which a
-test replays.
+compiled stack or the modules, on 1 to 4 threads. A test replays CASES, which have failed before.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import itemgetter
@@ -39,19 +35,16 @@ CASES = Path(__file__).with_name("determinism_cases.jsonl")
 CACHE_GIB = 1e-3
 REFERENCE: Json = {"engine": {"prefix_cache": "none", "page_size": 16}, "group": 1}
 
+describe = make_case
+"""For tests/soak: a case as JSON. `replay` runs it."""
+
 Results = list[list[Any]]
 """Of each request, the contents of its outputs."""
 
 
 def run_case(seed: int) -> None:
-    """Generate the case of a seed and run it. Raises an AssertionError where bits differ; the case
-    is then in CASES."""
-    case = make_case(seed)
-    try:
-        check_case(case)
-    except AssertionError:
-        save_case(case)
-        raise
+    """Generate the case of a seed and run it. Raises an AssertionError where bits differ."""
+    check_case(make_case(seed))
 
 
 def check_case(case: Json) -> None:
@@ -77,14 +70,6 @@ def compare(case: Json, serving: Json, name: str, found: list[Any], expected: li
     where = next((f"output {i}: {a} != {b}" for i, (a, b) in pairs if a != b), "number of outputs")
     settings = {key: case["model"][key] for key in ("kind", "attention", "position", "head")}
     raise AssertionError(f"seed {case['seed']}, {serving}, {name}: {where[:400]}\n{settings}")
-
-
-def save_case(case: Json) -> None:
-    """Append a case to CASES unless it is there."""
-    lines = CASES.read_text().splitlines() if CASES.is_file() else []
-    line = json.dumps(case)
-    if line not in lines:
-        CASES.write_text("".join(f"{one}\n" for one in [*lines, line]))
 
 
 def saved_cases() -> list[Json]:
@@ -184,22 +169,4 @@ def hooked(model: AnyModel, is_hooked: bool) -> Iterator[None]:
         handle.remove()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    begin, failures = time.monotonic(), 0
-    for seed in range(options.seed, options.seed + options.count):
-        try:
-            run_case(seed)
-        except AssertionError as error:
-            failures += 1
-            print(error, flush=True)
-    seconds = time.monotonic() - begin
-    print(f"{options.count} cases, {failures} failures, {options.count / seconds:.1f} cases/s")
-    sys.exit(failures > 0)
-
-
-if __name__ == "__main__":
-    main()
+replay = check_case
