@@ -14,10 +14,10 @@ from weft.native.library import native
 
 from .determinism import check_case, run_case, saved_cases
 
-NUM_FAST, NUM_WITHOUT_KERNELS = 4, 30
+FAST_SEEDS, NUM_WITHOUT_KERNELS = range(3, 8), 30
 
 
-@pytest.mark.parametrize("seed", range(NUM_FAST))
+@pytest.mark.parametrize("seed", FAST_SEEDS)
 def test_a_random_case(seed: int) -> None:
     run_case(seed)
 

@@ -40,7 +40,12 @@ def threads_of_run(path: Path) -> Iterator[None]:
     if number is None or number == before:
         yield
         return
-    log.info("threads=%d instead of %d, as at the start of the run", number, before)
+    log.warning(
+        "threads=%d requested=%d reason='a run keeps the number of threads it started with, as "
+        "results depend on it'",
+        number,
+        before,
+    )
     torch.set_num_threads(number)
     try:
         yield
