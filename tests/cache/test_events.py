@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from weft.cache.events import CacheEvent, EventLog, replay
+from weft.cache.events import CacheEvent, EventLog, EventQueue, replay
 from weft.cache.page_pool import PagePool
 
 
@@ -51,3 +51,40 @@ def test_without_a_listener_there_are_no_events():
     pool = PagePool(6)
     pool.allocate(5, "a")
     assert pool.listener is None
+
+
+def test_a_reset_forgets_all_pages():
+    events = [CacheEvent("alloc", 1, 3, "a"), CacheEvent("reset", 2, 0, "")]
+    state = replay([*events, CacheEvent("alloc", 2, 4, "prefix")])
+    assert state.counts == {4: 1} and state.rows == {4: 0}
+
+
+def test_a_queue_delivers_each_event_once_and_removes_a_listener_that_raises(caplog):
+    queue, heard = EventQueue(), []
+
+    def listener(event):
+        heard.append(event.page)
+        if event.page == 2:
+            raise ValueError("no second page")
+
+    queue.listener = listener
+    queue.events.extend(CacheEvent("alloc", 1, page, "a") for page in (1, 2, 3))
+    queue.deliver()
+    assert heard == [1, 2] and not queue.events and queue.listener is None
+    assert "no second page" in caplog.text and "listener=removed" in caplog.text
+
+
+def test_an_interrupt_in_a_listener_leaves_the_other_events():
+    queue, heard = EventQueue(), []
+
+    def listener(event):
+        heard.append(event.page)
+        if event.page == 1:
+            raise KeyboardInterrupt
+
+    queue.listener = listener
+    queue.events.extend(CacheEvent("alloc", 1, page, "a") for page in (1, 2))
+    with pytest.raises(KeyboardInterrupt):
+        queue.deliver()
+    queue.deliver()
+    assert heard == [1, 2]

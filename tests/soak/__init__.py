@@ -4,6 +4,7 @@ campaigns           the table of campaigns: a seed -> one case, which passes or 
 runner              runs the cases in child processes, stores progress and failures, prints rates
 child               the program of a child process
 scheduler           random scheduler steps with all invariants checked after each
+(tests/engine/mixed_requests.py: requests that are cancelled, dropped, interrupted and that fail)
 kills               a training run that SIGKILL ends at random times, and its resume
 checkpoints         mutated checkpoint files: loaded, or refused in one sentence
 checkpoint_bases    the files that are mutated

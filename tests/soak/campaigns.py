@@ -53,6 +53,9 @@ CAMPAIGNS: dict[str, Campaign] = {
     "scheduler": Campaign(
         "tests.soak.scheduler", 1_000_000, "steps", units_per_case=1000, batch=50, seconds=60
     ),
+    "requests": Campaign(
+        "tests.engine.mixed_requests", 10_000, "requests", units_per_case=40, batch=25, seconds=60
+    ),
     "kills": Campaign("tests.soak.kills", 100, "kills", batch=20, seconds=60),
     "checkpoints": Campaign("tests.soak.checkpoints", 100_000, batch=1000),
     "determinism": Campaign("tests.engine.determinism", 2_500, batch=125, seconds=60),

@@ -13,8 +13,11 @@ than the main one, and if SIGINT is ignored, nothing is done.
 
 from __future__ import annotations
 
-import signal
 import threading
+
+# the functions of `signal` look their result up in an enum, which takes ten times as long
+from _signal import SIGINT, default_int_handler, getsignal  # type: ignore[import-not-found]
+from _signal import signal as set_handler
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
@@ -30,13 +33,13 @@ class DeferredInterrupts:
 
     def __enter__(self) -> DeferredInterrupts:
         if threading.current_thread() is threading.main_thread():
-            handler = signal.getsignal(signal.SIGINT)
+            handler = getsignal(SIGINT)
             # it is still installed if an exception interrupted `__exit__`
             if callable(handler) and handler != self.note:
                 self.previous = handler
             if callable(handler):
                 self.is_active = True
-                signal.signal(signal.SIGINT, self.note)
+                set_handler(SIGINT, self.note)
         return self
 
     def __exit__(
@@ -47,7 +50,7 @@ class DeferredInterrupts:
     ) -> None:
         if self.is_active:
             self.is_active = False
-            signal.signal(signal.SIGINT, self.previous or signal.default_int_handler)
+            set_handler(SIGINT, self.previous or default_int_handler)
             self.check()
 
     def note(self, number: int, frame: FrameType | None) -> None:
@@ -61,4 +64,4 @@ class DeferredInterrupts:
         it."""
         if self.is_pending:
             self.is_pending = False
-            (self.previous or signal.default_int_handler)(signal.SIGINT, None)
+            (self.previous or default_int_handler)(SIGINT, None)

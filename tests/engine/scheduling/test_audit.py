@@ -126,3 +126,31 @@ def test_a_cancelled_request_that_keeps_a_page_is_noticed(world):
     assert group.first.tables is not None
     with pytest.raises(AssertionError, match="reference counts differ"):
         world.check()
+
+
+def test_a_lock_without_a_sequence_is_noticed(world):
+    world.kv_cache.prefix_cache.match([*range(8), 9], "")
+    with pytest.raises(AssertionError, match="locks of"):
+        world.check()
+
+
+def test_a_source_with_a_wrong_number_of_users_is_noticed():
+    world = World(layout=CROSS)
+    world.add(Request("a", (1,), 3, source=(7, 8, 9)))
+    world.step()
+    world.state.groups["a"].source.uses += 1
+    with pytest.raises(AssertionError, match="has 2 users, not 1"):
+        world.check()
+
+
+def test_a_request_in_no_queue_or_in_two_is_noticed(world):
+    group = world.state.groups["a"]
+    world.state.waiting.add(group)
+    with pytest.raises(AssertionError, match="wait or run"):
+        world.check()
+    world.state.waiting.remove(group)
+    world.check()
+    world.add(Request("c", (1, 2), 3))
+    world.state.waiting.arrived.clear()
+    with pytest.raises(AssertionError, match="wait or run"):
+        world.check()

@@ -96,8 +96,11 @@ class Fuzz:
             self.cancelled.add(self.rng.choice(list(self.world.state.groups)))
             for name in self.cancelled:
                 self.world.scheduler.cancel(name)
-        if self.rng.random() < 0.02:
+        chance = self.rng.random()
+        if chance < 0.02:
             self.world.scheduler.rollback(plan)
+        elif chance < 0.03:
+            self.world.scheduler.recover()
         else:
             self.world.run_and_commit(plan)
         self.world.check()

@@ -125,7 +125,8 @@ class World:
 
     def listen(self, event: CacheEvent) -> None:
         self.log(event)
-        if event.kind == "alloc":
+        is_kept = event.owner in ("prefix", "sources")  # after a reset: the page was never free
+        if event.kind == "alloc" and not is_kept:
             self.rows[event.page] = [None] * self.pool.page_size
 
     def add(self, request: Request) -> None:
