@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import tracemalloc
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from weft.checkpoint.gguf.header import read_header
 from weft.checkpoint.gguf.reader import open_gguf
 from weft.checkpoint.gguf.vocabularies import read_tokenizer
 from weft.checkpoint.gguf.writer import write_gguf
-from weft.core.errors import ConfigError, UsageError
+from weft.core.errors import ConfigError, DiskError, UsageError
 
 from .tiny import SIZES, VOCAB, original, saved, tokenizer
 
@@ -136,6 +138,38 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         write(path, "f16")
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["x.gguf"]
+
+
+@contextmanager
+def limited_files(num_bytes: int) -> Iterator[None]:
+    """Writes beyond this size fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("missing", [1, 300, 3000, 20000])
+def test_a_write_that_fails_is_an_error_wherever_it_happens(tmp_path: Path, missing: int) -> None:
+    """numpy writes arrays through a buffer and ignores errors when it is flushed."""
+    path = write(tmp_path / "x.gguf", "f16")
+    before = path.read_bytes()
+    with limited_files(len(before) - missing), pytest.raises(DiskError, match="File too large"):
+        write(path, "f16")
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_array_is_written_or_its_error_is_raised(tmp_path: Path) -> None:
+    array = np.arange(100, dtype=np.float16).view(writer.CheckedArray)
+    with limited_files(150), pytest.raises(OSError, match="File too large"):  # noqa: SIM117
+        with (tmp_path / "a").open("wb") as file:
+            array.tofile(file)
+    with (tmp_path / "a").open("wb") as file:
+        array[::2].tofile(file)
+    assert (tmp_path / "a").read_bytes() == array[::2].tobytes()
 
 
 class Streamed(Mapping[str, torch.Tensor]):

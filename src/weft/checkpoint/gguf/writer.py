@@ -282,9 +282,17 @@ def write_file(path: Path, metadata: Mapping[str, Any], plans: Sequence[TensorPl
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for plan in plans:
-            writer.write_tensor_data(quantize_plan(plan))
+            writer.write_tensor_data(quantize_plan(plan).view(CheckedArray))
     finally:
         writer.close()
+
+
+class CheckedArray(np.ndarray[Any, Any]):
+    """An array whose `tofile` reports all errors: numpy's ignores those that occur when it flushes
+    its buffer, and leaves a part of the array out."""
+
+    def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
+        fid.write(np.ascontiguousarray(self).data)
 
 
 def add_value(writer: GGUFWriter, key: str, value: Any) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 
@@ -49,7 +50,9 @@ class TokenFile:
             starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
             if starts[-1] < 2:
                 raise DataError(f"the text has {starts[-1]} tokens: there is nothing to predict.")
-            np.save(new / "starts.npy", starts.astype(np.int64))
+            content = BytesIO()  # numpy does not report all errors of writing to a file
+            np.save(content, starts.astype(np.int64))
+            (new / "starts.npy").write_bytes(content.getvalue())
 
     @classmethod
     def open(cls, folder: Path) -> TokenFile:
