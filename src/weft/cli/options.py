@@ -130,8 +130,9 @@ def read_schema(path: Path | None) -> Any:
 
     if path is None:
         return None
+    text = read_text(path)  # its DataErrors are ValueErrors too
     try:
-        return json.loads(read_text(path))
+        return json.loads(text)
     except ValueError as error:
         raise DataError(
             f"cannot be read as JSON: {syntax_problem(error)}. Correct it.", path
