@@ -83,11 +83,11 @@ def without_last_use(content: bytes) -> object:
     header, data = json.loads(content[8 : 8 + size]), content[8 + size :]
     metadata = header.pop("__metadata__")
     sums = json.loads(metadata.pop("sums"))
-    begin, end = header.pop("index")["data_offsets"]
-    index = json.loads(zlib.decompress(data[begin:end]))
+    values = {name: data[slice(*entry["data_offsets"])] for name, entry in header.items()}
+    index = json.loads(zlib.decompress(values.pop("index")))
     entries = [entry[:-1] for entry in (*index["runs"], *index["sources"])]
     del sums["index"]
-    return header, metadata, sums, entries, data[:begin] + data[end:]
+    return metadata, sums, entries, values
 
 
 def brief(value: object) -> str:

@@ -48,11 +48,12 @@ CHANGES = (
 )
 """Calls that are crash points if they change something below the folder."""
 DESCRIPTORS = ("close", "close_range", "dup", "dup2", "dup3", "fcntl", "lseek")
-PROCESSES = ("clone", "clone3", "fork", "vfork", "chdir", "fchdir")
+FORKS = ("clone", "clone3", "fork", "vfork")
+FOLDERS = ("chdir", "fchdir")
 UNSEEN = ("mmap", "openat2", "io_uring_setup", "splice", "mknod", "mknodat")
 """Calls that can change a file in a way that the log does not show."""
 READS = ("read", "readv")
-TRACED = (*CHANGES, *DESCRIPTORS, *PROCESSES, *UNSEEN, *READS)
+TRACED = (*CHANGES, *DESCRIPTORS, *FORKS, *FOLDERS, *UNSEEN, *READS)
 
 
 @dataclass
@@ -104,12 +105,20 @@ class Recording:
 
 def record(initial: Tree, root: Path, calls: Iterable[SystemCall]) -> Recording:
     """Interpret the calls of a process that was started in `root`."""
-    interpreter = Interpreter(initial, root)
-    kept = []
+    calls = list(calls)
+    interpreter = Interpreter(initial, root, other_processes(calls))
     for call in calls:
         interpreter.handle(call)
-        kept.append(call)
-    return Recording(initial, interpreter.points, kept)
+    return Recording(initial, interpreter.points, calls)
+
+
+def other_processes(calls: Iterable[SystemCall]) -> set[int]:
+    """Processes, not threads, that were started. They may appear before their fork has returned."""
+    return {
+        call.result
+        for call in calls
+        if call.name in FORKS and not any("CLONE_FILES" in arg for arg in call.args)
+    }
 
 
 @dataclass
@@ -118,20 +127,16 @@ class Interpreter:
 
     initial: Tree
     root: Path
+    other_processes: set[int]
     points: list[CrashPoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.root = self.root.resolve()
         self.file_system = ModelFileSystem(self.initial)
         self.open_files: dict[int, OpenFile] = {}
-        self.other_processes: set[int] = set()
 
     def handle(self, call: SystemCall) -> None:
-        if call.name in ("clone", "clone3", "fork", "vfork"):
-            if call.result > 0 and not any("CLONE_FILES" in arg for arg in call.args):
-                self.other_processes.add(call.result)
-            return
-        if call.result < 0:
+        if call.result < 0 or call.name in FORKS:
             return
         if call.thread in self.other_processes:
             self.check_other_process(call)
@@ -141,7 +146,7 @@ class Interpreter:
             self.follow_descriptor(call)
         elif call.name in UNSEEN:
             self.check_unseen(call)
-        elif call.name in ("chdir", "fchdir"):
+        elif call.name in FOLDERS:
             raise LogError(f"{call.name}: the working directory must not change")
         else:
             self.add_change(call)

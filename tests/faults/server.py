@@ -54,7 +54,7 @@ class Server:
 
     def __init__(self) -> None:
         path = os.pathsep.join(
-            [str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
+            [os.environ.get("PYTHONPATH", ""), str(REPOSITORY), str(REPOSITORY / "src")]
         )
         settings = {
             "OMP_NUM_THREADS": "1",

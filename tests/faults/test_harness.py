@@ -1,5 +1,5 @@
 """The harness finds saves that are known to be wrong, sees every kind of change, and counts what
-the kernel counts."""
+the kernel counts; the save of a model has no point at which anything is lost."""
 
 from __future__ import annotations
 
@@ -102,6 +102,17 @@ def test_changes_that_the_log_does_not_show_are_errors(pool, tmp_path, function,
     assert traced.result.code == 0, traced.result.error
     with pytest.raises(LogError, match=message):
         record({"a": b"0"}, root, traced.calls)
+
+
+def test_a_crash_at_every_call_of_a_save_leaves_the_old_model_or_the_new(pool, harness_of):
+    harness = harness_of("save", pool)
+    assert not [problem for loss in Loss for problem in harness.check_durable(loss)]
+    wrong = [
+        f"{harness.reproducer(f'--crash {crashed.crashes[0]}')}: {problem}"
+        for crashed, problems in pool.map(harness.check_crash, harness.crashed_trees)
+        for problem in problems
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_number_of_crash_points_is_what_strace_and_the_kernel_count(pool, harness_of):

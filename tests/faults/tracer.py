@@ -47,7 +47,7 @@ class Tracer:
     process: subprocess.Popen | None = None
 
     def attach(self, pid: int) -> None:
-        command = ["strace", "-f", *self.options, "-o", str(self.log), "-p", str(pid)]
+        command = ["strace", *self.options, "-o", str(self.log), "-p", str(pid)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
@@ -72,13 +72,16 @@ def run_traced(
     log: Path,
     inject: str | None = None,
 ) -> TracedRun:
-    """Run a function under strace. `inject`: 'write:error=ENOSPC:when=3', for example."""
-    options = [*RECORD, *(["-e", f"inject={inject}"] if inject else [])]
-    tracer = Tracer(options, log)
+    """Run a function under strace, with all its threads. `inject`: 'write:error=ENOSPC:when=3', for
+    example, in the main thread."""
+    # `when` counts the calls of each thread, so that a fault concerns only the main thread
+    options = ["-e", f"inject={inject}"] if inject else ["-f"]
+    tracer = Tracer([*RECORD, *options], log)
     result = server.run(function, args, cwd, tracer.attach)
     tracer.wait()
     with log.open(encoding="ascii") as lines:
-        calls = list(parse_log(lines))
+        # without -f, lines do not begin with the process
+        calls = list(parse_log(lines if inject is None else (f"0 {line}" for line in lines)))
     marks = [call.text(0) for call in calls if call.name == "rmdir" and call.text(0) in MARKS]
     expected = list(MARKS if result.code >= 0 else MARKS[:1])
     if marks != expected:
@@ -90,7 +93,7 @@ def count_calls(
     server: Server, function: str, args: Sequence[str], cwd: Path, log: Path
 ) -> tuple[Result, dict[str, int]]:
     """The number of successful calls by name, as `strace -c` counts them: without parsing any."""
-    tracer = Tracer(["-c", "-U", "calls,errors,name", "-e", f"trace={','.join(TRACED)}"], log)
+    tracer = Tracer(["-f", "-c", "-U", "calls,errors,name", "-e", f"trace={','.join(TRACED)}"], log)
     result = server.run(function, args, cwd, tracer.attach)
     tracer.wait()
     counts = {}
@@ -105,7 +108,7 @@ def count_changes(
 ) -> Counter[str]:
     """The number of changes below the folder by the name of the call, from the text of a log with
     plain paths and without data: a relative path or one that begins with the folder's."""
-    tracer = Tracer(["-y", "-s", "0", "-e", f"trace={','.join(CHANGES)}"], log)
+    tracer = Tracer(["-f", "-y", "-s", "0", "-e", f"trace={','.join(CHANGES)}"], log)
     server.run(function, args, cwd, tracer.attach)
     tracer.wait()
     root = re.escape(str(cwd.resolve()))
