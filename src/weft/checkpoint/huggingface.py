@@ -90,11 +90,11 @@ def open_hf(
 
 
 def check_ids(generation_config: GenerationConfig, vocab_size: int, path: Path) -> None:
-    """A DataError for ids outside the vocabulary: such an end would never end a text."""
+    """A DataError for ids outside the vocabulary, with which nothing could be generated. An end
+    token that is never generated is logged when the model is used."""
     ids_by_key: dict[str, list[int | None]] = {
         "decoder_start_token_id": [generation_config.start],
         "forced_bos_token_id": [generation_config.first],
-        "eos_token_id": [*generation_config.ends],
         "bad_words_ids": [*generation_config.banned],
     }
     for key, ids in ids_by_key.items():

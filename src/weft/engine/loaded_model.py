@@ -51,6 +51,7 @@ from weft.engine.request_builder import (
     RequestBuilder,
     sampling_options,
 )
+from weft.engine.request_checks import source_vocab_size
 from weft.engine.request_iterator import RequestIterator
 from weft.models.build import AnyModel
 from weft.nn.packed_modules import use_int8_activations
@@ -102,6 +103,27 @@ def enable_int8_activations(model: AnyModel) -> None:
         )
 
 
+def warn_ids_beyond_model(checkpoint: Checkpoint) -> None:
+    """Log a warning for ids of the tokenizer or of the end tokens that the model does not have.
+    Only requests that contain such an id fail."""
+    config, tokenizer = checkpoint.model.config, checkpoint.tokenizer
+    sizes = {
+        "tokenizer_ids": (tokenizer.vocab_size, source_vocab_size(config)),
+        "target_tokenizer_ids": (tokenizer.target.vocab_size, config.vocab_size),
+        "eos_token_id": (max(checkpoint.generation_config.ends, default=-1) + 1, config.vocab_size),
+    }
+    if tokenizer.target is tokenizer:
+        del sizes["target_tokenizer_ids"]
+    for name, (size, num_ids) in sizes.items():
+        if size > num_ids:
+            log.warning(
+                "%s=%d model_ids=%d effect='requests with ids beyond the model are rejected'",
+                name,
+                size if name != "eos_token_id" else size - 1,
+                num_ids,
+            )
+
+
 def check_model(model: str | Path, task: Task, max_tokens: int | None = None) -> None:
     """Raise a UsageError for a task that the model's headers rule out. Reads no weights."""
     config = describe(model).config
@@ -139,6 +161,7 @@ class LoadedModel:
         self.checkpoint, self.generation_config = checkpoint, checkpoint.generation_config
         self.task, self.scores = checkpoint.task, checkpoint.scores
         self.request_builder = RequestBuilder(checkpoint, self.engine_config)
+        warn_ids_beyond_model(checkpoint)
 
     @property
     def kind(self) -> str:

@@ -120,9 +120,14 @@ class RequestBuilder:
 
     @property
     def ends(self) -> frozenset[int]:
-        """Ids of the end tokens of a decoder."""
+        """Ids of the end tokens of a decoder, without those that the model does not have."""
         end = self.tokenizer.end_id
-        return frozenset(self.generation_config.ends or ([] if end is None else [end]))
+        ends = self.known(self.generation_config.ends) or self.known([] if end is None else [end])
+        return frozenset(ends)
+
+    def known(self, ids: Sequence[int]) -> list[int]:
+        """Those of the ids that the model has; others are never generated."""
+        return [index for index in ids if 0 <= index < self.config.vocab_size]
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """The ids of a prompt: BOS and the text. Never truncated: a prompt without its end would
@@ -203,7 +208,7 @@ class RequestBuilder:
     @property
     def target_end(self) -> int:
         ends = self.generation_config.ends
-        return ends[0] if ends else self.tokenizer.target.id_of("end")
+        return (self.known(ends) or ends)[0] if ends else self.tokenizer.target.id_of("end")
 
     def target_limit(self, source: Sequence[int], max_tokens: int | None) -> int:
         if max_tokens is not None:

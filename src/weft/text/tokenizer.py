@@ -20,7 +20,7 @@ from typing import Any
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 
-from weft.core.errors import UsageError
+from weft.core.errors import DataError, UsageError
 from weft.text.bpe_dropout import BpeDropout
 from weft.text.corpus import Source, read_many
 from weft.text.encoding import TextReport, check_encodable, truncate
@@ -28,6 +28,8 @@ from weft.text.special_tokens import Role, SpecialTokens, find_special_tokens
 from weft.text.tokenizer_files import TARGET_FOLDER, TOKENIZER_FILE, load_files, save_files
 from weft.text.tokenizer_training import TokenizerConfig, train_backend
 
+MAX_VOCAB_SIZE = 1 << 24
+"""Sixty times the largest vocabulary in use."""
 BYTE_NAME = re.compile(r"<0x([0-9A-F]{2})>")
 
 Offset = tuple[int, int]
@@ -188,8 +190,15 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id: the number of rows of an embedding."""
-        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        """One more than the largest id: the number of rows of an embedding. A DataError for an id
+        that no model has, because lists and tables of this size are made from it."""
+        size = max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        if size > MAX_VOCAB_SIZE:
+            raise DataError(
+                f"the tokenizer has a token with id {size - 1}: at most {MAX_VOCAB_SIZE - 1} is "
+                "allowed. Correct its tokenizer.json."
+            )
+        return size
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
