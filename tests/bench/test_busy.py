@@ -24,6 +24,7 @@ from weft.bench.busy import (
 from weft.bench.engine import EngineBench, measure
 from weft.bench.peers.systems import INT8, WEFT
 from weft.core.cpu_limits import available_cpus
+from weft.native.library import native
 
 
 def neighbors() -> list[psutil.Process]:
@@ -108,3 +109,19 @@ def test_a_tiny_model_beside_neighbors(tmp_path: Path) -> None:
         f"busy: weft, N = {n}/fair share" for n in (1, 2, 4, 8)
     }
     assert INT8 not in {row["system"] for row in found["rows"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(available_cpus() < 2, reason="two threads on one CPU wait for each other")
+@pytest.mark.skipif(native() is None, reason="needs the compiled kernels")
+def test_decoding_keeps_half_of_its_fair_share_beside_two_busy_processes(tmp_path: Path) -> None:
+    """20 % when threads spin at barriers. A decode step of this model takes some milliseconds."""
+    settings = {"width": 512, "num_layers": 12, "max_len": 160, "vocab_size": 8000}
+    folder = tiny_folder(tmp_path / "model", "decoder", **settings)
+    bench = EngineBench(
+        str(folder), ["busy"], [WEFT], tmp_path, 3, threads=2, neighbors=[available_cpus()]
+    )
+    (row,) = measure(bench, print)["rows"]
+    assert row["same_as_idle"] == 1.0
+    assert row["share_reached"] >= 0.5, row

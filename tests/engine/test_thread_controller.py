@@ -168,7 +168,8 @@ def test_sizes_are_judged_separately() -> None:
         machine.run(0.3, 1)
     prompts, decodes = [], []
     for _ in range(40):
-        prompts += [machine.used[-1]] if machine.step(512) else [machine.used[-1]]
+        machine.step(512)
+        prompts.append(machine.used[-1])
         decodes += machine.run(0.3, 1)
     assert prompts.count(2) > 30 and decodes.count(1) > 0.9 * len(decodes)
 

@@ -134,6 +134,8 @@ class EngineBench:
     threads: int = 2
     seed: int = 0
     scale: float = 1.0
+    neighbors: Sequence[int] = NEIGHBORS
+    """Numbers of busy processes of the workload busy."""
 
     def model_workloads(self) -> dict[str, EngineWorkload]:
         """The selected workloads that need a model, scaled."""
@@ -240,7 +242,7 @@ def run_busy(
         return response.seconds
 
     runs = {name: partial(run, name) for name in included if can_run(partial(run, name), report)}
-    seconds = measure_seconds(runs, bench.repeats)
+    seconds = measure_seconds(runs, bench.repeats, bench.neighbors)
     rows = busy_rows(seconds, workload.num_counted, bench.threads)
     return [{**row, "same_as_idle": min(sames[row["system"]])} for row in rows]
 

@@ -18,6 +18,7 @@ Peers = Annotated[
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds; the median is reported.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads per system.")]
+Neighbors = Annotated[str, typer.Option(help="Numbers of busy processes, for busy.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Plot the results: .png, .svg or .pdf.")
@@ -93,6 +94,7 @@ def train(
     workload: Annotated[
         Literal["idle", "busy"], typer.Option(help="busy: beside 1, 2, 4 and 8 busy processes.")
     ] = "idle",
+    neighbors: Neighbors = "1,2,4,8",
     batch_tokens: Annotated[int, typer.Option(min=64, help="Target tokens per batch.")] = 4096,
     batches: Annotated[int, typer.Option(min=1, help="Batches per round.")] = 6,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; the median is reported.")] = 5,
@@ -111,15 +113,15 @@ def train(
       weft bench train --workload busy --systems weft
     """
     from weft.bench import train as work
-    from weft.bench.busy import NEIGHBORS
 
     names = parse_words(systems) if systems else work.installed()
     names = ["weft", *(name for name in names if name != "weft")]
     load = work.TrainingWorkload(batch_tokens=batch_tokens, num_batches=batches, seed=seed)
     if workload == "busy":
-        num_rounds = len(names) * repeats * (1 + len(NEIGHBORS))
-        with progress(f"{len(names)} systems", num_rounds) as step:
-            show(work.measure_busy(names, load, repeats, threads, step), json, None)
+        counts = parse_integers(neighbors, "--neighbors", "1,2,4,8")
+        with progress(f"{len(names)} systems", len(names) * repeats * (1 + len(counts))) as step:
+            results = work.measure_busy(names, load, repeats, threads, step, counts)
+        show(results, json, None)
         return
     with progress(f"{len(names)} systems", len(names) * repeats) as step:
         results = work.measure(names, load, repeats, threads, step)
@@ -205,6 +207,7 @@ def engine(
     repeats: Repeats = 5,
     threads: Threads = 2,
     seed: Annotated[int, typer.Option(help="Seed of the random prompts.")] = 0,
+    neighbors: Neighbors = "1,2,4,8",
     peers: Peers = PEERS,
     json: Json = False,
     plot: Plot = None,
@@ -235,7 +238,8 @@ def engine(
     from weft.bench import engine as work
 
     plan = work.EngineBench(
-        model, parse_words(workloads), parse_words(systems), peers, repeats, threads, seed, scale
+        *(model, parse_words(workloads), parse_words(systems), peers, repeats, threads, seed),
+        *(scale, parse_integers(neighbors, "--neighbors", "1,2,4,8")),
     )
     show(work.measure(plan, status), json, plot)
 

@@ -38,6 +38,10 @@ PROBE_SHARE = 0.03
 """Time that may be spent on steps with a number of threads that is probably slower."""
 NUM_AVERAGED = 8
 """Steps of the moving average."""
+MIN_STEPS = 4
+"""Steps with one number of threads before another is used, unless they are CLEARLY slower: single
+steps vary a lot while other processes use the CPUs."""
+CLEARLY = 2.0
 ADVANTAGE = 0.95
 """Another number of threads is used if its steps take at most this part of the time."""
 OUTLIER = 1.5
@@ -77,6 +81,8 @@ class StepSize:
 
     count: int
     """Threads of the last step."""
+    num_steps: int = 0
+    """Steps since this number was chosen."""
     times: dict[int, StepTime] = field(default_factory=dict)
     """By number of threads."""
 
@@ -86,8 +92,17 @@ class StepSize:
             self.count = base
             return base
         counts = (self.count, min(base, 2 * self.count), max(1, self.count // 2))
-        self.count = min(counts, key=lambda count: self.cost(count, is_contended, now))
+        best = min(counts, key=lambda count: self.cost(count, is_contended, now))
+        if best != self.count and self.can_leave():
+            self.count, self.num_steps = best, 0
+        self.num_steps += 1
         return self.count
+
+    def can_leave(self) -> bool:
+        """Whether enough is known about the current number of threads."""
+        lowest = min(times.seconds for times in self.times.values())
+        is_slow = self.times[self.count].seconds > CLEARLY * lowest
+        return self.num_steps >= MIN_STEPS or is_slow or len(self.times) == 1
 
     def cost(self, count: int, is_contended: bool, now: float) -> float:
         """Expected seconds per token; 0: has to be measured."""
