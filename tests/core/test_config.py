@@ -267,6 +267,8 @@ def test_a_settings_file_is_read_with_or_without_a_byte_order_mark(tmp_path, nam
             b'{"a": ' + b"9" * 5000 + b"}",
             r"JSON: a number has more than 4,300 digits\. C",
         ),
+        ("a.json", rb'{"a": ["\ud83d"]}', r"a\.json: contains half of a surrogate pair \(\\ud800"),
+        ("a.json", rb'{"\uDE00": 1}', r"a\.json: contains half of a surrogate pair"),
         (
             "a.toml",
             b"a = " + b"9" * 5000,
@@ -278,6 +280,11 @@ def test_a_file_that_holds_no_settings_is_named_with_the_reason(tmp_path, name, 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_settings(tmp_path / name)
+
+
+def test_a_whole_surrogate_pair_is_text(tmp_path):
+    (tmp_path / "a.json").write_text(r'{"a": "\ud83d\ude00 \\ud800"}')
+    assert read_settings(tmp_path / "a.json") == {"a": "\U0001f600 \\ud800"}
 
 
 def test_a_path_without_a_file_is_named(tmp_path):

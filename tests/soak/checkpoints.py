@@ -12,6 +12,7 @@ import resource
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def describe(seed: int) -> Case:
 
 
 def run_case(seed: int) -> None:
+    limit_memory()
     replay(describe(seed))
 
 
@@ -116,13 +118,13 @@ def prepare(base: str) -> None:
     they are used first is not memory of a case."""
     if base in PREPARED:
         return
-    if not PREPARED:
-        limit_memory()
     assert try_all(model_path(base_folder(base))) == 3, f"{base} cannot be loaded"
     PREPARED.add(base)
 
 
+@cache
 def limit_memory() -> None:
+    """For the whole process, which therefore must be a child of the runner."""
     used = status_bytes("VmSize")
     resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_SPACE, resource.RLIM_INFINITY))
 

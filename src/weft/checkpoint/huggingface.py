@@ -33,6 +33,7 @@ from weft.checkpoint.tensor_source import (
     RenamedSource,
     TensorSource,
     build_from_source,
+    check_tensor_names,
     split_state,
 )
 from weft.checkpoint.weft_folder import CONFIG_FILE, TEMPLATE_FILE, Checkpoint, write_json
@@ -86,6 +87,7 @@ def open_hf(
     generation_config = family.read_generation(HFConfig(generation_values, path))
     check_ids(generation_config, config.vocab_size, path)
     source = with_current_names(family, config, source)
+    check_tensor_names(family.rules(config), source, family.ignored)
     return HFCheckpoint(family, config, source, generation_config)
 
 

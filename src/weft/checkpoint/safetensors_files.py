@@ -27,7 +27,7 @@ from torch import Tensor
 
 from weft.checkpoint.tensor_source import FileReader
 from weft.core.config import read_settings
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import MAX_SHOWN, DataError, UsageError, shortened, shown
 
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5 * 10**9
@@ -47,6 +47,7 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 """Number formats by their names in the header."""
+MAX_FILE_NAME = 255
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -133,7 +134,7 @@ def open_file(path: Path) -> Any:
         raise DataError("there is no such file. Copy the whole model folder.", path) from None
     except (SafetensorError, OSError) as error:
         raise DataError(
-            f"is not a complete safetensors file ({error}). Copy it again.", path
+            f"is not a complete safetensors file ({shortened(error)}). Copy it again.", path
         ) from None
 
 
@@ -145,7 +146,7 @@ def open_shards(folder: Path) -> dict[Path, Any]:
         wrong = sorted(set(file.keys()) ^ shards[path.name])
         if wrong:
             raise DataError(
-                f"and {INDEX_FILE} differ in {wrong[0]} and {len(wrong) - 1} more. "
+                f"and {INDEX_FILE} differ in {wrong[0][:MAX_SHOWN]} and {len(wrong) - 1} more. "
                 "Use the files of one model.",
                 path,
             )
@@ -159,9 +160,11 @@ def read_weight_map(index: Path) -> dict[str, set[str]]:
         raise DataError("has no weight_map. Copy the whole model folder.", index)
     shards: dict[str, set[str]] = {}
     for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or Path(file).name != file or len(file) > MAX_FILE_NAME:
             raise DataError(
-                f"assigns {name} to {file!r}: it must be a file in the same folder.", index
+                f"assigns {name[:MAX_SHOWN]} to {shown(file)}: it must be a file in the same "
+                "folder.",
+                index,
             )
         shards.setdefault(file, set()).add(name)
     return shards

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.weight_rules import WeightRule, names_in_file
-from weft.core.errors import DataError
+from weft.core.errors import MAX_QUOTED, DataError
 from weft.core.quantized import QuantizedMatrix
 from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
@@ -150,13 +150,21 @@ def check_names(
     parameters = {names[0] for names in tied_names(model).values()}
     differences = sorted(targets ^ parameters)[:5]
     assert not differences, f"rules and model differ: {differences}"
+    check_tensor_names(rules, source, ignored)
+    raise_problems(list(shape_mismatches(model, rules, source)), source.path)
+
+
+def check_tensor_names(
+    rules: Sequence[WeightRule], source: TensorSource, ignored: Sequence[str]
+) -> None:
+    """A DataError that names missing and unexpected tensors. Needs no model, which takes long to
+    build if the settings claim thousands of layers."""
     expected = names_in_file(rules)
     problems = [f"{name} is missing" for name in sorted(expected - source.shapes.keys())]
     surplus = [name for name in source.shapes if name not in expected]
     unknown = [n for n in surplus if not any(re.fullmatch(p, n) for p in ignored)]
     problems += [f"{name} is not part of this model" for name in unknown]
     raise_problems(problems, source.path)
-    raise_problems(list(shape_mismatches(model, rules, source)), source.path)
 
 
 def shape_mismatches(
@@ -179,9 +187,9 @@ def shape_mismatches(
 def raise_problems(problems: Sequence[str], path: Path) -> None:
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        first = "; ".join(problem[:MAX_QUOTED] for problem in problems[:3])
         raise DataError(
-            f"does not match its settings: {'; '.join(problems[:3])}{more}. Use the files of one "
-            "model.",
+            f"does not match its settings: {first}{more}. Use the files of one model.",
             path,
         )
 

@@ -37,7 +37,7 @@ from weft.checkpoint.tensor_source import (
 )
 from weft.checkpoint.weight_rules import same
 from weft.checkpoint.writer_lock import LOCK_FILE, lock_path, writer_lock
-from weft.core.config import read_settings
+from weft.core.config import read_settings, read_text
 from weft.core.errors import DataError
 from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
@@ -137,7 +137,7 @@ def read_folder(path: Path, device: torch.device | str) -> Checkpoint:
     values = read_config(path)
     model = empty_model(ModelConfig.from_dict(values["model"], where=str(path / CONFIG_FILE)))
     load_weights(path / WEIGHTS_FILE, model, torch.device(device))
-    generation_config = GenerationConfig.from_dict(values.get("use", {}))
+    generation_config = GenerationConfig.from_dict(values.get("use", {}), path / CONFIG_FILE)
     template, scores = path / TEMPLATE_FILE, path / SCORES_FILE
     return Checkpoint(
         model=model.eval(),
@@ -145,7 +145,7 @@ def read_folder(path: Path, device: torch.device | str) -> Checkpoint:
         task=str(values["task"]),
         scores=read_settings(scores) if scores.is_file() else {},
         generation_config=generation_config,
-        chat_template=template.read_text(encoding="utf-8") if template.is_file() else None,
+        chat_template=read_text(template) if template.is_file() else None,
         family=values.get("family"),
     )
 
@@ -224,8 +224,8 @@ def check_names_and_shapes(
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise DataError(
-            f"does not match config.json: {'; '.join(wrong[:3])}{more}. Use the files of one "
-            "model.",
+            f"does not match config.json: {'; '.join(wrong[:3])[:1000]}{more}. Use the files of "
+            "one model.",
             path,
         )
 

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from weft.core.quantized import QuantizedMatrix
 
+Shape = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class WeightRule:
@@ -32,6 +34,16 @@ class WeightRule:
     split: Callable[[Tensor], list[Tensor]]
     permutes_rows: bool = False
     """Whether `join` only permutes or concatenates rows."""
+    shape: Callable[[list[Shape]], Shape] | None = None
+    """Shape of the target from those of the file's tensors. None: from `join` applied to meta
+    tensors, which must not compute: arithmetic on meta tensors imports torch's compiler."""
+
+    def target_shape(self, shapes: list[Shape]) -> Shape:
+        """Shape of the target. Raises a RuntimeError, IndexError or ValueError if the tensors do
+        not match."""
+        if self.shape is not None:
+            return self.shape(shapes)
+        return tuple(self.join([torch.empty(shape, device="meta") for shape in shapes]).shape)
 
     def join_quantized(self, parts: Iterable[QuantizedMatrix | None]) -> QuantizedMatrix | None:
         """`join` for quantized matrices; None if one is not quantized or their types differ."""
@@ -74,6 +86,7 @@ def converted(
     from_file: Callable[[Tensor], Tensor],
     to_file: Callable[[Tensor], Tensor],
     permutes_rows: bool = False,
+    keeps_shape: bool = False,
 ) -> WeightRule:
     """One tensor with a function for each direction."""
     return WeightRule(
@@ -82,6 +95,7 @@ def converted(
         lambda parts: from_file(parts[0]),
         lambda whole: [to_file(whole)],
         permutes_rows,
+        shape=(lambda shapes: shapes[0]) if keeps_shape else None,
     )
 
 

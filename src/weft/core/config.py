@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from weft.core.errors import ConfigError, DataError, Problem
+from weft.core.errors import MAX_SHOWN, ConfigError, DataError, Problem, shown
 from weft.core.registry import nearest
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ def validate(
     cls: type[Any], values: Mapping[str, Any], where: str = "settings", prefix: str = ""
 ) -> Any:
     """Construct `cls`, or raise one ConfigError with all problems."""
+    if not isinstance(values, Mapping):
+        name = f"{prefix} in {where}" if prefix else where
+        raise ConfigError([f"{name} is {shown(values)}: it must be a table of names and values."])
     try:
         return cls.model_validate(dict(values))
     except ValidationError as error:
@@ -144,7 +147,9 @@ def explain(
         return [missing_kind(cls, path, prefix)]
     if kind in ("literal_error", "union_tag_invalid"):
         return [wrong_choice(detail, name)]
-    return [Problem(f"{name} is {detail['input']!r}: {rule_of(detail)}. Change {name}.", (name,))]
+    return [
+        Problem(f"{name} is {shown(detail['input'])}: {rule_of(detail)}. Change {name}.", (name,))
+    ]
 
 
 def rule_of(detail: ErrorDetails) -> str:
@@ -163,7 +168,7 @@ def wrong_choice(detail: ErrorDetails, name: str) -> Problem:
         name = dotted([name, "kind"]) if name else "kind"
     guess = nearest(str(value), choices)
     hint = f"Did you mean '{guess}'?" if guess else "Use one of these."
-    return Problem(f"{name} is {value!r}: allowed are {', '.join(choices)}. {hint}", (name,))
+    return Problem(f"{name} is {shown(value)}: allowed are {', '.join(choices)}. {hint}", (name,))
 
 
 def missing_kind(cls: type[Any], path: Sequence[str], prefix: str) -> Problem:
@@ -203,6 +208,7 @@ def unknown_key(
 ) -> str:
     """The message for a key that no settings class has, with the nearest known key."""
     known = known_keys(cls, path[:-1], values)
+    path = [part[:MAX_SHOWN] for part in path]
     guess = nearest(path[-1], known)
     hint = f"Did you mean '{guess}'? " if guess else ""
     return f"{dotted(path, prefix)} is not a setting. {hint}Known here: {', '.join(sorted(known))}."
@@ -306,10 +312,25 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         language = "JSON" if is_json else "TOML"
         reason = syntax_problem(error)
         raise DataError(f"cannot be read as {language}: {reason}. Correct it.", path) from None
+    check_unicode(values, text, path)
     if not isinstance(values, dict):
         kind = type(values).__name__
         raise DataError(f"holds a {kind}, not settings. Write a table of names and values.", path)
     return values
+
+
+def check_unicode(values: object, text: str, path: Path) -> None:
+    """A DataError for half of a surrogate pair, which JSON can spell but no text can contain."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return
+    try:
+        json.dumps(values, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            "contains half of a surrogate pair (\\ud800 to \\udfff), which is not text. Correct "
+            "it.",
+            path,
+        ) from None
 
 
 def syntax_problem(error: ValueError) -> str:

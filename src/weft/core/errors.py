@@ -21,12 +21,20 @@ from pathlib import Path
 
 MAX_SHOWN = 80
 """Characters of a value in a message."""
+MAX_QUOTED = 300
+"""Characters of a library's message in a message."""
 
 
 def shown(value: object) -> str:
     """repr of a value for a message; in a damaged file a value may be very long."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def shortened(error: BaseException) -> str:
+    """The message of a library's error for a message, which may quote what is in a file."""
+    text = str(error)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
 
 
 class WeftError(ValueError):

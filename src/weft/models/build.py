@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft.core.device import device_of
+from weft.core.errors import ConfigError
 from weft.core.registry import pick
 from weft.models.config import ModelConfig
 from weft.models.transformer import Decoder, Encoder, EncoderDecoder
@@ -35,8 +36,18 @@ def build_model(config: ModelConfig, seed: int = 0) -> AnyModel:
 
 def empty_model(config: ModelConfig) -> AnyModel:
     """A model on the meta device: shapes without memory, to be counted or filled."""
-    with torch.device("meta"), SkipInit():
-        return build_model(config)
+    try:
+        with torch.device("meta"), SkipInit():
+            return build_model(config)
+    except (RuntimeError, TypeError) as error:
+        if "overflow" not in str(error).lower():
+            raise
+        raise ConfigError(
+            [
+                f"a {config.kind} of width {config.width} with these settings has a matrix of more "
+                "than 2 ** 63 bytes. Use smaller sizes."
+            ]
+        ) from None
 
 
 class SkipInit(TorchFunctionMode):

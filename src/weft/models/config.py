@@ -6,12 +6,12 @@ weft.ModelConfig(kind="decoder", attention={"kind": "gqa"}, position={"kind": "r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from weft.core.config import Config
-from weft.core.errors import Problem
+from weft.core.errors import Problem, shown
 from weft.nn.attention.config import AttentionConfig, warn_once
 from weft.nn.embedding import EmbeddingConfig
 from weft.nn.feedforward import FeedForwardConfig, MLPConfig
@@ -19,8 +19,12 @@ from weft.nn.lm_head import LMHeadConfig
 from weft.nn.norm import NormConfig
 from weft.nn.positions import PositionConfig, RotaryConfig, SinusoidalConfig
 
-MAX_LAYERS = 10_000
+MAX_LAYERS = 2_000
 """More than any model has: a file with a larger number is corrupt, and building it never ends."""
+
+
+MAX_SIZE = 2**31 - 1
+"""More than any size of a model; with larger ones torch cannot describe its tensors."""
 
 
 class ModelConfig(Config):
@@ -83,6 +87,7 @@ class ModelConfig(Config):
         return self.num_layers
 
     def cross_checks(self) -> Iterable[Problem]:
+        yield from check_sizes(self.to_dict())
         yield from check_heads(self)
         yield from check_vocabularies(self)
         yield from check_positions(self)
@@ -99,6 +104,16 @@ class ModelConfig(Config):
                 f"no layer would have experts. Use at most {self.num_layers}.",
                 ("dense_layers", "num_layers"),
             )
+
+
+def check_sizes(values: dict[str, Any], prefix: str = "") -> Iterable[Problem]:
+    """No integer may be larger than MAX_SIZE."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from check_sizes(value, f"{prefix}{name}.")
+        elif isinstance(value, int) and value > MAX_SIZE:
+            text = f"{prefix}{name} is {shown(value)}: it must be at most {MAX_SIZE:,}."
+            yield Problem(f"{text} Change {prefix}{name}.", (prefix + name,))
 
 
 def check_heads(config: ModelConfig) -> Iterable[Problem]:

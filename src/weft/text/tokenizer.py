@@ -12,6 +12,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +21,18 @@ from typing import Any
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError, UsageError, shortened
 from weft.text.bpe_dropout import BpeDropout
 from weft.text.corpus import Source, read_many
 from weft.text.encoding import TextReport, check_encodable, truncate
 from weft.text.special_tokens import Role, SpecialTokens, find_special_tokens
-from weft.text.tokenizer_files import TARGET_FOLDER, TOKENIZER_FILE, load_files, save_files
+from weft.text.tokenizer_files import (
+    TARGET_FOLDER,
+    TOKENIZER_FILE,
+    is_library_error,
+    load_files,
+    save_files,
+)
 from weft.text.tokenizer_training import TokenizerConfig, train_backend
 
 MAX_VOCAB_SIZE = 1 << 24
@@ -153,13 +160,15 @@ class Tokenizer:
                 )
             return [self.bpe_dropout.encode(text, dropout, rng) for text in texts]
         backend = self.parsing_backend if parse_special else self.backend
-        return [e.ids for e in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        with library_errors():
+            return [e.ids for e in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of ids. Exact for the output of `encode`, unless the text was normalized,
         truncated or had unknown tokens. Ids are those of the target tokenizer."""
-        target = self.target
-        return str(target.backend.decode(target.check_ids(ids), skip_special_tokens=skip_special))
+        target, numbers = self.target, self.target.check_ids(ids)
+        with library_errors():
+            return str(target.backend.decode(numbers, skip_special_tokens=skip_special))
 
     def decode_batch(self, batch: Iterable[Sequence[int]], skip_special: bool = True) -> list[str]:
         return [self.decode(ids, skip_special) for ids in batch]
@@ -167,7 +176,8 @@ class Tokenizer:
     def tokens(self, text: str, add_special: bool = True) -> Tokens:
         """Ids, pieces and character offsets; never truncated."""
         check_encodable([text])
-        return with_offsets(self.backend.encode(text, add_special_tokens=add_special), text)
+        with library_errors():
+            return with_offsets(self.backend.encode(text, add_special_tokens=add_special), text)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary entry of each id: ' the', '<0xE8>', '<end>'."""
@@ -203,8 +213,9 @@ class Tokenizer:
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
         """The ids that `add_special` puts before and after a text."""
-        framed = self.backend.encode("a")
-        body = self.backend.encode("a", add_special_tokens=False).ids
+        with library_errors():
+            framed = self.backend.encode("a")
+            body = self.backend.encode("a", add_special_tokens=False).ids
         for start in range(len(framed.ids) - len(body) + 1):
             if framed.ids[start : start + len(body)] == body and body:
                 return framed.ids[:start], framed.ids[start + len(body) :]
@@ -256,6 +267,19 @@ class Tokenizer:
     @cached_property
     def mask_id(self) -> int | None:
         return self.find_id("mask")
+
+
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """Errors of the `tokenizers` library as DataErrors: the tokenizer contradicts itself."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_library_error(error):
+            raise
+        raise DataError(
+            f"the tokenizer cannot be used ({shortened(error)}). Use the files of one tokenizer."
+        ) from None
 
 
 # --- offsets: the characters that each token covers -----------------------------------------

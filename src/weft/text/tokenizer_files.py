@@ -12,13 +12,15 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from weft.core.config import read_settings
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shortened
 from weft.text.special_tokens import CONFIG_KEYS, ROLES, SpecialTokens, find_special_tokens
 from weft.text.tokenizer_training import TokenizerConfig
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 WEFT_KEY = "weft"
+MAX_UNUSED_IDS = 1 << 16
+"""Ids without a token that a vocabulary may have, in addition to three times its tokens."""
 TARGET_FOLDER = "target"
 """Sub-folder with the tokenizer of the target side, where the two sides have different ones."""
 
@@ -44,12 +46,38 @@ def load_backend(file: Path) -> Backend:
             file,
         )
     try:
-        return Backend.from_str(file.read_text(encoding="utf-8"))
+        backend = Backend.from_str(file.read_text(encoding="utf-8"))
+        check_max_id(largest_id(backend), backend.get_vocab_size(), file)
+        return backend
     except UnicodeDecodeError:
         reason = "it is not UTF-8 text"
-    except Exception as error:  # the library raises nothing narrower
-        reason = str(error)
+    except DataError:
+        raise
+    except BaseException as error:  # the library raises nothing narrower, or panics
+        if not is_library_error(error):
+            raise
+        reason = shortened(error)
     raise DataError(f"is not a tokenizer.json ({reason}). Name another file.", file)
+
+
+def is_library_error(error: BaseException) -> bool:
+    """Whether an error comes from the `tokenizers` library: a plain Exception, or a panic, which is
+    a BaseException."""
+    return type(error) is Exception or type(error).__name__ == "PanicException"
+
+
+def largest_id(backend: Backend) -> int:
+    count: int = backend.get_vocab_size()
+    if count and backend.id_to_token(count - 1) is not None:
+        return count - 1  # no holes; otherwise each of many thousand ids is looked at
+    return max(backend.get_vocab().values(), default=-1)
+
+
+def check_max_id(largest: int, count: int, path: Path) -> None:
+    """A DataError for ids far beyond the number of tokens: the library allocates memory for every
+    id up to the largest."""
+    if largest > 4 * count + MAX_UNUSED_IDS:
+        raise DataError(f"has {count} tokens with ids up to {largest}. Copy the file again.", path)
 
 
 def save_files(

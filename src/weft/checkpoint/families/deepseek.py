@@ -35,7 +35,7 @@ from weft.checkpoint.families.llama import (
     GGUF_SIZES,
     gguf_embedding_rules,
 )
-from weft.checkpoint.weight_rules import WeightRule, layer, layers, same, stacked_layers
+from weft.checkpoint.weight_rules import Shape, WeightRule, layer, layers, same, stacked_layers
 from weft.core.errors import UsageError
 from weft.models.config import ModelConfig
 from weft.nn.mixture_of_experts import MixtureOfExpertsConfig
@@ -448,7 +448,14 @@ def split_kv_b(values: HFValues, hf: str, gguf: str) -> WeightRule:
         k_b, v_b = whole.unflatten(0, (heads, -1)).split(sizes, 1)
         return [k_b.transpose(1, 2), v_b]
 
-    return WeightRule(hf, (f"{gguf}.attn_k_b.weight", f"{gguf}.attn_v_b.weight"), join, split)
+    def shape(shapes: list[Shape]) -> Shape:
+        (k_heads, k_rank, nope), (v_heads, value, v_rank) = shapes
+        if (k_heads, k_rank) != (v_heads, v_rank):
+            raise ValueError(f"{shapes[0]} and {shapes[1]} differ in heads or rank")
+        return k_heads * (nope + value), k_rank
+
+    names = (f"{gguf}.attn_k_b.weight", f"{gguf}.attn_v_b.weight")
+    return WeightRule(hf, names, join, split, shape=shape)
 
 
 def gguf_stacks(values: HFValues) -> dict[str, list[str]]:

@@ -278,7 +278,13 @@ def gguf_rules(values: HFValues) -> list[WeightRule]:
 def with_offset(rule: WeightRule) -> WeightRule:
     """A norm, whose weights in GGUF are greater by 1."""
     (name,) = rule.file_names
-    return converted(rule.target_name, name, lambda weight: weight - 1, lambda weight: weight + 1)
+    return converted(
+        rule.target_name,
+        name,
+        lambda weight: weight - 1,
+        lambda weight: weight + 1,
+        keeps_shape=True,
+    )
 
 
 FAMILY = replace(

@@ -6,7 +6,8 @@ Read from the keys of config.json and generation_config.json by which `transform
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.families.hf_config import HFConfig
@@ -35,11 +36,32 @@ class GenerationConfig:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> GenerationConfig:
-        fields: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+    def from_dict(cls, values: Mapping[str, Any], path: Path | None = None) -> GenerationConfig:
+        """The inverse of `to_dict`; a DataError for anything else. `path` is for messages."""
+        known = {field.name: field.default for field in fields(cls)}
+        if not isinstance(values, Mapping):
+            raise DataError(f"use is {shown(values)}: it must be a table of names.", path)
+        for name, value in values.items():
+            if name not in known:
+                raise DataError(f"use has {shown(name)}: it has {', '.join(known)}.", path)
+            if not is_like_default(value, known[name]):
+                raise DataError(f"use.{name} is {shown(value)}. Copy the file again.", path)
+        checked: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
         }
-        return cls(**fields)
+        return cls(**checked)
+
+
+def is_like_default(value: object, default: object) -> bool:
+    """Whether a value of a config.json can be that of a field: ids, lists of ids, or a name."""
+    if isinstance(default, str):
+        return isinstance(value, str)
+    ids = value if isinstance(default, tuple) and isinstance(value, list) else [value]
+    if isinstance(default, tuple) and not isinstance(value, list):
+        return False
+    is_id = [type(one) is int and 0 <= one < 2**31 for one in ids]
+    return all(is_id) or (default is None and value is None)
 
 
 def default_generation(hf: HFConfig) -> GenerationConfig:

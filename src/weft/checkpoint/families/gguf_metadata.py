@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.checkpoint.families.hf_config import ORIGINAL_LENGTH, HFConfig
+from weft.checkpoint.families.hf_config import MAX_EXPERTS, ORIGINAL_LENGTH, HFConfig
 from weft.checkpoint.weight_rules import WeightRule
 from weft.core.errors import DataError, UsageError, shown
 from weft.models.config import MAX_LAYERS
@@ -87,6 +87,8 @@ class GGUFMetadata:
             self.fail(key, shown(value), "an integer above 0")
         if key.endswith("block_count") and value > MAX_LAYERS:
             self.fail(key, shown(value), f"at most {MAX_LAYERS:,}")
+        if key == "expert_count" and value > MAX_EXPERTS:
+            self.fail(key, shown(value), f"at most {MAX_EXPERTS:,}")
         return int(value)
 
     def sizes(self, keys: Mapping[str, str]) -> dict[str, int]:
@@ -222,7 +224,7 @@ def read_gguf_scaling(gguf: GGUFMetadata, head_size: int, theta: float) -> dict[
     if kind == "yarn":
         return read_yarn(gguf)
     if kind != "none":
-        gguf.fail("rope.scaling.type", repr(kind), "none, linear or yarn")
+        gguf.fail("rope.scaling.type", shown(kind), "none, linear or yarn")
     return read_llama3(gguf, head_size, theta) if gguf.has(ROPE_DIVISORS) else None
 
 

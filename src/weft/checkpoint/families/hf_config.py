@@ -67,6 +67,8 @@ ROPE_TYPES = {
     "llama3": ("factor", ORIGINAL_LENGTH, "low_freq_factor", "high_freq_factor"),
 }
 """RoPE scaling rules and the keys that each has."""
+MAX_EXPERTS = 10_000
+"""More than any model has: the tensors of all experts are named before a file is compared."""
 LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 """Values of layer_types, and whether such a layer has a window."""
 
@@ -93,8 +95,9 @@ class HFConfig:
             raise DataError(f"has no {key}, which this family needs.", self.path)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             raise DataError(f"{key} is {shown(value)}: it must be an integer above 0.", self.path)
-        if key.endswith("layers") and value > MAX_LAYERS:
-            raise DataError(f"{key} is {value}: it must be at most {MAX_LAYERS:,}.", self.path)
+        limit = MAX_LAYERS if key.endswith("layers") else MAX_EXPERTS if "experts" in key else value
+        if value > limit:
+            raise DataError(f"{key} is {value}: it must be at most {limit:,}.", self.path)
         return value
 
     def has_tensor(self, name: str, default: bool) -> bool:

@@ -78,18 +78,24 @@ def dequantize_q8_k(blocks: Tensor, out: Tensor) -> None:
 
 def half_floats(words: Tensor) -> Tensor:
     """The 16-bit floats in the first columns of the blocks, as float32."""
-    return words.contiguous().view(torch.float16).float()
+    return aligned(words).view(torch.float16).float()
+
+
+def aligned(words: Tensor) -> Tensor:
+    """A copy that can be viewed in larger words. `contiguous` would not copy columns of a single
+    row, whose first may be at an odd position."""
+    return words.clone(memory_format=torch.contiguous_format)
 
 
 def nibbles(words: Tensor) -> Tensor:
     """Two 4-bit numbers from each byte: the lower halves of all bytes, then the upper ones."""
-    pairs = words.contiguous().view(torch.int32)
+    pairs = aligned(words).view(torch.int32)
     return torch.cat([pairs & LOW_NIBBLES, (pairs >> 4) & LOW_NIBBLES], 1).view(torch.uint8)
 
 
 def fifth_bits(words: Tensor) -> Tensor:
     """One bit for each of 32 numbers -> 0 or 16."""
-    bits = words.contiguous().view(torch.uint8).unsqueeze(-1)
+    bits = aligned(words).view(torch.uint8).unsqueeze(-1)
     shifts = torch.arange(8, dtype=torch.uint8)
     return ((bits >> shifts) & 1).flatten(1) << 4
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from weft.checkpoint.gguf.dequantize import aligned
 from weft.core.quantized import QuantizedMatrix
 
 RepackFn = Callable[[Tensor, QuantizedMatrix], None]
@@ -49,7 +50,7 @@ def repack_q4_1(blocks: Tensor, out: QuantizedMatrix) -> None:
 
 def neighbor_words(quants: Tensor) -> Tensor:
     """[n, 16] bytes, lower halves first -> [n, 4] words of 8 neighbors, the first lowest."""
-    eights = quants.contiguous().view(torch.int64)
+    eights = aligned(quants).view(torch.int64)
     low, high = eights & LOW_NIBBLES, (eights >> 4) & LOW_NIBBLES
     return torch.cat([squeeze_nibbles(low), squeeze_nibbles(high)], 1)
 

@@ -167,11 +167,10 @@ class GGUFAsHFSource:
         }
 
     def shape_of(self, rule: WeightRule) -> tuple[int, ...]:
-        """Shape of the target, from the rule applied to meta tensors."""
-        parts = [torch.empty(self.source.shapes[name], device="meta") for name in rule.file_names]
+        """Shape of the target; a DataError if it cannot be formed."""
         try:
-            return tuple(rule.join(parts).shape)
-        except RuntimeError:
+            return rule.target_shape([self.source.shapes[name] for name in rule.file_names])
+        except (RuntimeError, IndexError, ValueError):
             shapes = ", ".join(f"{name} {self.source.shapes[name]}" for name in rule.file_names)
             raise DataError(
                 f"{shapes} does not match its metadata (heads or sizes). Use another file.",

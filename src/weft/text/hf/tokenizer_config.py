@@ -29,6 +29,7 @@ ROLE_KEYS = (
 )  # fmt: skip
 """In the order in which new tokens get their ids."""
 LIST_KEYS = ("additional_special_tokens", "extra_special_tokens")
+MAX_EXTRA_IDS = 10_000
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 QWEN2_PATTERN = (
@@ -146,7 +147,7 @@ class HFTokenizerConfig:
 
     def integer(self, name: str, default: int) -> int:
         value = self.settings.get(name, default)
-        if not isinstance(value, int) or not 0 <= value <= 1 << 20:
+        if not isinstance(value, int) or not 0 <= value <= MAX_EXTRA_IDS:
             raise DataError(
                 f"{name} is {shown(value)}: it must be a small whole number.", self.path
             )

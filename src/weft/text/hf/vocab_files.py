@@ -20,6 +20,7 @@ from weft.core.errors import DataError, shown
 from weft.text.hf.tokenizer_config import HFTokenizerConfig, TokenizerDefaults, build_tokenizer
 from weft.text.special_tokens import token_text
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_files import check_max_id
 
 VOCAB_JSON, MERGES, VOCAB_TXT = "vocab.json", "merges.txt", "vocab.txt"
 SPACE_LETTER = "\u0120"
@@ -76,6 +77,7 @@ def read_vocab_json(path: Path) -> dict[str, int]:
             )
     if len(set(values.values())) != len(values):
         raise DataError("two tokens have the same id. Fetch the file again.", path)
+    check_max_id(max(values.values(), default=-1), len(values), path)
     return values
 
 
