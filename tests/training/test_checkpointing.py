@@ -178,6 +178,9 @@ def test_what_a_process_left_that_was_killed_after_the_end_is_removed(tmp_path: 
     (out / ".lock").touch()
     assert run_training(recipe(), files(tmp_path), out) == scores
     assert not (out / "tokens").exists() and not (out / ".lock").exists()
+    (out / ".new-tokens").mkdir()
+    assert run_training(recipe(), files(tmp_path), out) == scores
+    assert not (out / ".new-tokens").exists()
 
 
 def test_a_checkpoint_that_is_not_complete_is_not_continued_from(tmp_path: Path) -> None:

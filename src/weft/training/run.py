@@ -22,6 +22,7 @@ import torch
 
 from weft.checkpoint.atomic import (
     COMMITTED,
+    PREFIX,
     current_folder,
     finish_replacing,
     make_folder,
@@ -186,7 +187,8 @@ def open_run_folder(recipe: Recipe, files: TrainingFiles, out: Path, lock: ExitS
 
 def remove_rest(out: Path) -> None:
     """Remove what a process killed just after finishing the run left, unless another does."""
-    if not any((out / name).exists() for name in (COMMITTED, LOCK_FILE, TOKENS)):
+    is_clean = not any((out / name).exists() for name in (COMMITTED, LOCK_FILE, TOKENS))
+    if is_clean and not any(out.glob(f"{PREFIX}*")):
         return
     with suppress(LockedError, OSError), writer_lock(out, out / LOCK_FILE):
         finish_replacing(out, last=SCORES_FILE)
