@@ -44,12 +44,14 @@ class Int8Rows {
   // Quantizes `rows` rows from `row` on, unless the last call did exactly that.
   void quantize(const LinearCall& call, int64_t row, int64_t rows) {
     if (row == first && rows == count) return;
-    first = row, count = rows, inputs = call.weight->inputs;
+    invalidate();  // until all is done: without memory, the next task must not use what is there
+    count = rows, inputs = call.weight->inputs;
     values.resize(rows * inputs), steps.resize(rows * inputs / GROUP * 2);
     for (int64_t r = 0; r < rows; r++)
       for (int64_t i = 0; i < inputs; i += GROUP)
         quantize_group(call.x + (row + r) * call.x_stride + i, call.weight->bits == 4,
                        values.data() + r * inputs + i, steps.data() + (r * inputs + i) / GROUP * 2);
+    first = row;
   }
   const int8_t* values_of(int64_t row) const { return values.data() + (row - first) * inputs; }
   // For each group: its step, and its step times the sum of its values.
