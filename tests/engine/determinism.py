@@ -19,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from weft.core.quantized import GROUP
 from weft.engine.beam_search import BeamConfig
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.models.build import AnyModel, build_model
 from weft.models.config import ModelConfig
+from weft.native.packed import PackedMatrix, pack_blocks
+from weft.nn.linear import Linear
+from weft.nn.packed_modules import adopt_matrices, use_int8_activations
 from weft.sampling.params import SamplingParams
 
 from .determinism_cases import Json, make_case
@@ -82,7 +87,34 @@ def make_model(case: Json) -> AnyModel:
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(2.0) if weight.ndim > 1 else weight.add_(0.1 * torch.randn_like(weight))
+    if case.get("quantization"):
+        quantize(model, **case["quantization"])
     return model
+
+
+@torch.no_grad()
+def quantize(model: AnyModel, bits: int, int8_activations: bool) -> None:
+    """Quantize all layers whose inputs are whole groups, as in GGUF files."""
+    layers = [one for one in model.modules() if type(one) is Linear]
+    matrices = {
+        id(layer.weight): quantized(layer.weight, bits)
+        for layer in layers
+        if layer.in_features % GROUP == 0
+    }
+    adopt_matrices(model, matrices)
+    if int8_activations:
+        use_int8_activations(model)
+
+
+def quantized(weight_OI: Tensor, bits: int) -> PackedMatrix:
+    groups = weight_OI.unflatten(1, (-1, GROUP))
+    if bits == 8:
+        scales = (groups.abs().amax(-1) / 127).half().float()
+        return pack_blocks((groups / scales[..., None]).round().flatten(1).char(), scales)
+    low, high = groups.amin(-1).half().float(), groups.amax(-1)
+    scales = ((high - low) / 15).half().float()
+    quants = ((groups - low[..., None]) / scales[..., None]).round().clamp(0, 15)
+    return pack_blocks(quants.flatten(1).char(), scales, low)
 
 
 def make_engine(model: AnyModel, serving: Json) -> Engine:

@@ -26,9 +26,13 @@ def make_case(seed: int) -> Json:
     """The case of a seed."""
     rng = random.Random(seed)
     model = make_model(rng)
+    quantization = make_quantization(rng)
+    if quantization is not None:  # groups of 32 inputs share a scale
+        model["width"], model["feedforward"]["width"] = 32, rng.choice((32, 64))
     return {
         "seed": seed,
         "model": model,
+        "quantization": quantization,
         "requests": make_requests(rng, model),
         "servings": [make_serving(rng) for _ in range(3)],
     }
@@ -57,6 +61,12 @@ def make_model(rng: random.Random) -> Json:
         },
         "head": head,
     }
+
+
+def make_quantization(rng: random.Random) -> Json | None:
+    if rng.random() < 0.8:
+        return None
+    return {"bits": rng.choice((4, 8)), "int8_activations": rng.random() < 0.5}
 
 
 def make_attention(rng: random.Random, position: str) -> Json:
