@@ -119,7 +119,7 @@ class AttentionConfig(Config):
     def cross_checks(self) -> Iterable[Problem]:
         heads, groups = self.num_heads, self.num_kv_heads
         if self.kind == "gqa" and groups is not None and heads % groups:
-            allowed = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+            allowed = ", ".join(str(n) for n in range(1, min(heads, 256) + 1) if heads % n == 0)
             yield Problem(
                 f"num_heads is {heads} but num_kv_heads is {groups}: heads must be a multiple of "
                 f"kv heads. Use {allowed}.",
