@@ -67,4 +67,4 @@ def find_role(backend: Backend, settings: Mapping[str, Any], role: Role) -> str 
 
 def token_text(entry: Any) -> str:
     """The token of a config entry, which is a string or {"content": string, ...}."""
-    return str(entry["content"]) if isinstance(entry, Mapping) else str(entry)
+    return str(entry.get("content", "")) if isinstance(entry, Mapping) else str(entry)
