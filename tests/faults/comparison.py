@@ -15,7 +15,6 @@ TIMED_FILES = ("scores.json", "state.json")
 """Files with such fields, apart from metrics.jsonl."""
 TEMPORARY = re.compile(r"^\.new-|\.\d+\.new$|^\.tmp\w{6}$")
 """Names of files and folders that are being written; .tmpXXXXXX are those of safetensors."""
-CACHE_FILE = "cache"
 MAX_LISTED = 4
 """Differences of two trees that are listed."""
 LOCK = re.compile(r"^\..*lock$")
@@ -64,7 +63,7 @@ def comparable(path: str, content: bytes | str | None) -> object:
         if name == "SHA256SUMS":
             lines = content.decode().splitlines()
             return [line for line in lines if not line.endswith(TIMED_FILES)]
-        if name == CACHE_FILE:
+        if content[8:9] == b"{" and b'"sums"' in content:  # a cache file, under any name
             return without_last_use(content)
         if LOCK.search(name):
             return "a process, a host and a time"
