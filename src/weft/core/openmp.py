@@ -27,8 +27,9 @@ from pathlib import Path
 from weft.core.cpu_limits import ROOT, affinity, available_cpus
 from weft.core.errors import UsageError
 
-SPIN_COUNT = 2000
-"""Iterations at a barrier before a thread sleeps."""
+SPIN_COUNT = 10_000
+"""Iterations at a barrier before a thread sleeps, 250 us. While other processes use the CPUs there
+are 100 of them (native/contention.py), so that this number matters on an idle machine only."""
 
 POLICIES: dict[str, dict[str, str]] = {
     "adaptive": {"GOMP_SPINCOUNT": str(SPIN_COUNT)},
