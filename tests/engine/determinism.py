@@ -84,9 +84,13 @@ def saved_cases() -> list[Json]:
 def make_model(case: Json) -> AnyModel:
     """Weights are larger than fresh ones, so that the next tokens are far from equally likely."""
     model = build_model(ModelConfig.from_dict(case["model"]), seed=case["seed"] % 2**32).eval()
+    source = torch.Generator().manual_seed(case["seed"])
     with torch.no_grad():
         for weight in model.parameters():
-            weight.mul_(2.0) if weight.ndim > 1 else weight.add_(0.1 * torch.randn_like(weight))
+            if weight.ndim > 1:
+                weight.mul_(2.0)
+            else:
+                weight.add_(0.1 * torch.randn(weight.shape, generator=source))
     if case.get("quantization"):
         quantize(model, **case["quantization"])
     return model

@@ -42,9 +42,13 @@ def is_inference_float32(x: Tensor) -> bool:
 
 TILE = 16
 """Rows of each product by torch, which rounds differently for other numbers of rows."""
+ALIGNMENT = 64
+"""Bytes; of the memory that torch allocates."""
 MIN_PROBED_THREADS = 8
 """Numbers of threads, from 1 to this one or the number of processors, that products are tried
 with."""
+PROBED_SHIFTS = (0, 1, 6, 11)
+"""Places to which the rows of these products are moved."""
 
 
 def linear(
@@ -91,7 +95,7 @@ def native_linear(
 
 def tiled_linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """By torch, in tiles of equal size; the last tile is padded with zeros."""
-    rows = tile_rows(*weight_OI.shape)
+    rows = tile_rows(*weight_OI.shape, weight_OI.data_ptr() % ALIGNMENT // 4)
     tiles = F.pad(x_NI, (0, 0, 0, -x_NI.shape[0] % rows)).split(rows)
     # a clone of each tile: the routine may depend on how its input is aligned
     results = [F.linear(tile.clone(), weight_OI, bias_O) for tile in tiles if len(tile)]
@@ -99,19 +103,22 @@ def tiled_linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tens
 
 
 @functools.cache
-def tile_rows(outputs: int, inputs: int) -> int:
+def tile_rows(outputs: int, inputs: int, offset: int) -> int:
     """16 if torch gives a row the same bits at each of 16 places in a product of this size with any
-    number of threads; else 1: a product of one row does not depend on the threads."""
+    number of threads; else 1: a product of one row does not depend on the threads. `offset`: of the
+    weight from an aligned address, in numbers."""
     source = torch.Generator().manual_seed(0)
-    x_1I, weight_OI = (torch.randn(n, inputs, generator=source) for n in (1, outputs))
+    x_NI = torch.randn(TILE, inputs, generator=source)
+    weight_OI = torch.randn(offset + outputs * inputs, generator=source)[offset:]
+    weight_OI = weight_OI.view(outputs, inputs)
     before = torch.get_num_threads()
-    expected_O, is_same = None, True
+    expected_NO, is_same = F.linear(x_NI, weight_OI), True
     try:
         for threads in range(1, max(MIN_PROBED_THREADS, os.cpu_count() or 1) + 1):
             torch.set_num_threads(threads)
-            y_NO = F.linear(x_1I.repeat(TILE, 1), weight_OI)
-            expected_O = y_NO[0] if expected_O is None else expected_O
-            is_same &= bool((y_NO == expected_O).all())
+            for shift in PROBED_SHIFTS:
+                y_NO = F.linear(x_NI.roll(shift, 0), weight_OI)
+                is_same &= bool((y_NO == expected_NO.roll(shift, 0)).all())
     finally:
         torch.set_num_threads(before)
     return TILE if is_same else 1
