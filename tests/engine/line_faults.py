@@ -115,8 +115,9 @@ def checkpoint_of(model: str) -> Checkpoint:
 class FaultRun:
     """One run of a scenario."""
 
-    def __init__(self, scenario: FaultScenario) -> None:
-        checkpoint, self.scenario = checkpoint_of(scenario.model), scenario
+    def __init__(self, scenario: FaultScenario, checkpoint: Checkpoint | None = None) -> None:
+        """`checkpoint`: the model of the scenario; all runs share one unless it is given."""
+        checkpoint, self.scenario = checkpoint or checkpoint_of(scenario.model), scenario
         config = EngineConfig(**{"page_size": 4, "cache_gib": 1e-9, **scenario.config})
         self.engine = Engine(checkpoint.model, checkpoint.tokenizer, config)
         if scenario.has_listener:
@@ -124,6 +125,8 @@ class FaultRun:
         self.names: dict[str, str] = {}
         self.results: dict[tuple[str, int], dict[str, Any]] = {}
         self.num_steps = 0
+        self.has_fault = False
+        """Whether an injected exception was raised."""
 
     def submit(self, number: int) -> None:
         """The requests that arrive in this step."""
@@ -215,9 +218,8 @@ def lines_of(code: CodeType) -> frozenset[int]:
 class LineFault:
     """Raises an exception when a line is reached for the first time while it is active."""
 
-    def __init__(self, line: Line, fault: Fault, skip: int = 0) -> None:
-        """`skip`: number of hits before it."""
-        (self.path, self.number), self.fault, self.num_left = line, fault, skip
+    def __init__(self, line: Line, fault: Fault) -> None:
+        (self.path, self.number), self.fault = line, fault
         self.has_raised = False
 
     def __enter__(self) -> None:
@@ -237,17 +239,17 @@ class LineFault:
 
     def check_line(self, frame: FrameType, event: str, _: object) -> Any:
         if event == "line" and frame.f_lineno == self.number and not self.has_raised:
-            self.num_left -= 1
-            if self.num_left < 0:
-                self.has_raised = True
-                sys.settrace(None)
-                raise self.fault(f"at {self.path}:{self.number}")
+            self.has_raised = True
+            sys.settrace(None)
+            raise self.fault(f"at {self.path}:{self.number}")
         return self.check_line
 
 
-def reached_lines(scenario: FaultScenario) -> tuple[list[Line], dict[tuple[str, int], Any]]:
+def reached_lines(
+    scenario: FaultScenario, checkpoint: Checkpoint | None = None
+) -> tuple[list[Line], dict[tuple[str, int], Any]]:
     """The lines that the steps of a run reach, and its results."""
-    run, recorder = FaultRun(scenario), LineRecorder()
+    run, recorder = FaultRun(scenario, checkpoint), LineRecorder()
 
     def step() -> list[RequestOutput]:
         with recorder:
@@ -258,10 +260,10 @@ def reached_lines(scenario: FaultScenario) -> tuple[list[Line], dict[tuple[str, 
 
 
 def run_with_fault(
-    scenario: FaultScenario, line: Line, fault: Fault, skip: int = 0
+    scenario: FaultScenario, line: Line, fault: Fault, checkpoint: Checkpoint | None = None
 ) -> tuple[dict[tuple[str, int], Any], FaultRun]:
     """Results of a run in which one line raises. The engine is audited after each step."""
-    run, injected = FaultRun(scenario), LineFault(line, fault, skip)
+    run, injected = FaultRun(scenario, checkpoint), LineFault(line, fault)
     handler = signal.getsignal(signal.SIGINT)
 
     def step() -> list[RequestOutput]:
@@ -275,6 +277,7 @@ def run_with_fault(
             check_engine(run.engine)
 
     results = run.run(step)
-    assert injected.has_raised or skip, f"{line} was not reached"
+    run.has_fault = injected.has_raised
+    assert injected.has_raised or checkpoint is not None, f"{line} was not reached"
     assert signal.getsignal(signal.SIGINT) == handler, "SIGINT stays deferred"
     return results, run
