@@ -79,6 +79,7 @@ def test_an_exception_at_a_line_changes_no_result():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(4))
 def test_an_exception_at_every_line_changes_no_result(part):
     check_cases(all_cases()[part::4])

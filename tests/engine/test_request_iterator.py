@@ -135,7 +135,7 @@ CALLS: dict[str, Callable[[EngineClient], object]] = {
 }
 
 
-CALLERS_OWN = (CALLS["submit"], CALLS["abort"])
+CALLERS_OWN = [CALLS[name] for name in ("submit", "abort", "stream", "results")]
 """After an exception the caller may still have to abort the requests whose ids it has."""
 
 

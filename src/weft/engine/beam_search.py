@@ -28,7 +28,7 @@ are copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 
@@ -126,10 +126,9 @@ class BeamSearch:
         return scores[self.config.num_best - 1] if len(scores) >= self.config.num_best else -inf
 
     def copy(self) -> BeamSearch:
-        """A search that can be continued while this one stays as it is."""
-        histories = [list(ids) for ids in self.histories]
-        scores, finished = list(self.scores), list(self.finished)
-        return replace(self, scores=scores, histories=histories, finished=finished)
+        """A search that can be continued while this one stays as it is. Both share their lists,
+        which are replaced and never changed."""
+        return BeamSearch(**vars(self))
 
     def best(self) -> list[Hypothesis]:
         """The best finished hypotheses, best first."""
@@ -150,11 +149,12 @@ class BeamSearch:
         """Whether the running beams, the best of which has this score, cannot change the result."""
         if self.end_id is None:
             if self.length == self.limit:
-                self.finished += [
+                complete = [
                     self.hypothesis(ids, score, self.length)
                     for ids, score in zip(self.histories, self.scores, strict=True)
                     if score > -inf
                 ]
+                self.finished = [*self.finished, *complete]
             return self.length == self.limit
         score_to_beat = self.score_to_beat(self.finished)
         return self.length > self.limit or best / self.max_normalizer <= score_to_beat
@@ -164,15 +164,15 @@ class BeamSearch:
         `score` includes all of them."""
         last = tokens[-1]
         if self.end_id is not None and last != self.end_id and score > -inf:
-            self.histories[0] += tokens  # by far the most frequent case: nothing can be settled
-            self.scores[0] = score
+            # by far the most frequent case: nothing can be settled
+            self.histories, self.scores = [[*self.histories[0], *tokens]], [score]
             return
         ids = [*self.histories[0], *tokens]
         if last != self.end_id:
             self.set_beams([ids], [score], self.finished)
             return
         if score > -inf:
-            self.finished.append(self.hypothesis(ids[:-1], score, len(ids)))
+            self.finished = [*self.finished, self.hypothesis(ids[:-1], score, len(ids))]
         self.set_beams([], [], self.finished)
 
 
