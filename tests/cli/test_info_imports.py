@@ -28,22 +28,22 @@ def seconds():
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 import torch
-start = seconds()
+start = seconds()  # of the interpreter and of torch
 from weft.cli.app import main
 codes = [main(["info", path, "--json"]) for path in json.loads(sys.argv[1])]
 found = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
-print(json.dumps([codes, found, seconds() - start]), file=sys.stderr)
+print(json.dumps([codes, found, (seconds() - start) / start]), file=sys.stderr)
 """
 
 
 def run(paths: list[Path]) -> tuple[list[int], list[str], float]:
-    """Exit codes, unwanted modules, and processor time in addition to that of `import torch`."""
+    """Exit codes, unwanted modules, and processor time as a multiple of that of `import torch`."""
     arguments = [json.dumps(list(map(str, paths))), json.dumps(UNWANTED)]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=True
     )
-    codes, found, seconds = json.loads(done.stderr.splitlines()[-1])
-    return codes, found, seconds
+    codes, found, multiple = json.loads(done.stderr.splitlines()[-1])
+    return codes, found, multiple
 
 
 def test_no_file_needs_the_compiler_or_another_large_library() -> None:
@@ -56,4 +56,4 @@ def test_no_file_needs_the_compiler_or_another_large_library() -> None:
 @pytest.mark.parametrize("name", ["recipe", *BASES])
 def test_a_file_takes_little_more_than_the_import_of_torch(name: str) -> None:
     path = RECIPE if name == "recipe" else model_path(base_folder(name))
-    assert min(run([path])[2] for _ in range(3)) < 0.6
+    assert min(run([path])[2] for _ in range(2)) < 0.8

@@ -38,7 +38,7 @@ from weft.checkpoint.tensor_source import (
 from weft.checkpoint.weight_rules import same
 from weft.checkpoint.writer_lock import LOCK_FILE, lock_path, writer_lock
 from weft.core.config import read_settings, read_text
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
 from weft.nn.packed_modules import check_not_packed
@@ -178,7 +178,7 @@ def read_config(path: Path) -> dict[str, Any]:
     values = read_settings(file)
     if values.get("weft") != VERSION:
         raise DataError(
-            f"says weft = {values.get('weft')!r}: this version reads {VERSION}. Use the Weft "
+            f"says weft = {shown(values.get('weft'))}: this version reads {VERSION}. Use the Weft "
             "version that wrote it.",
             file,
         )
