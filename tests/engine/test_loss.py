@@ -55,7 +55,9 @@ def test_the_loss_is_that_of_uncached_passes(model: dict[str, Any]) -> None:
     assert done == [1] * len(ROWS)
     counts = client.engine.statistics()
     assert counts.encoded_tokens == sum(len(row) - 1 for row in ROWS), "no padding is run"
-    assert counts.pages_cached == counts.pages_in_use == 0 and not client.engine.texts_to_score
+    assert (
+        counts.pages_cached == counts.pages_in_use == 0 and not client.engine.state.texts_to_score
+    )
 
 
 def test_a_text_has_the_same_bits_in_a_batch_and_when_its_prefix_is_cached() -> None:
@@ -104,11 +106,15 @@ def test_texts_that_cannot_be_scored_are_rejected() -> None:
     checkpoint = tiny("encoder-decoder")
     with pytest.raises(UsageError, match="kind encoder-decoder: .* need a decoder"):
         Engine(checkpoint.model, checkpoint.tokenizer).submit_score([5, 6, 7])
-    assert client.engine.is_idle and not client.engine.texts_to_score and not client.output_queues
+    assert (
+        client.engine.is_idle
+        and not client.engine.state.texts_to_score
+        and not client.output_queues
+    )
 
 
 def test_a_cancelled_text_is_forgotten() -> None:
     client = client_of()
     name = client.submit_score(ROWS[0])
     client.abort(name)
-    assert client.engine.is_idle and not client.engine.texts_to_score
+    assert client.engine.is_idle and not client.engine.state.texts_to_score

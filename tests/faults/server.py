@@ -150,6 +150,7 @@ def fork(request: dict) -> dict:
         here.close()
         run_child(request, there)
     there.close()
+    here.recv(1)  # strace attaches when the child is prepared: its own chdir is not to be traced
     reply({"pid": pid})
     sys.stdin.readline()
     here.send(b"g")
@@ -167,6 +168,7 @@ def run_child(request: dict, client: socket.socket) -> None:
     sys.stdout, sys.stderr, sys.stdin = streams
     function = getattr(import_module("tests.faults.actions"), request["function"])
     known = set(sys.modules)
+    client.send(b"r")
     client.recv(1)
     mark(MARKS[0])
     before = count_writes()
