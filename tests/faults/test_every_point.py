@@ -15,8 +15,10 @@ NAMES = [scenario.name for scenario in SCENARIOS]
 NUM_KILLS = 12
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(scope="module", params=NAMES)
 def harness(request, large_pool, harness_of):
+    """All tests of a scenario run before the next is recorded: its imports, which the servers take
+    over, would change how many calls a recorded command makes outside of the folder."""
     return harness_of(request.param, large_pool)
 
 
