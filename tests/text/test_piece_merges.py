@@ -15,8 +15,7 @@ from weft.text.piece_merges import merges_from_scores
 
 LARGE = 262_144
 MAX_SECONDS = 2.0
-"""Processor time beside busy programs, where looking up every cut takes 3.2 s in all. The goal on
-an idle machine is 0.8 s."""
+"""Processor time, also beside busy programs. The goal on an idle machine is 0.8 s."""
 LETTERS = "\u2581abcdefghijklmnopqrstuvwxyz\u00e9\u00fc\u4e2d\u6587\U0001f600"
 
 

@@ -72,8 +72,8 @@ class EngineWorkload:
         def times(length: int) -> int:
             return max(min(length, 1), round(length * scale))
 
-        own, new, shared = map(times, (self.own_len, self.new_tokens, self.shared_len))
-        return replace(self, own_len=own, new_tokens=new, shared_len=shared)
+        own_len, new, shared = map(times, (self.own_len, self.new_tokens, self.shared_len))
+        return replace(self, own_len=own_len, new_tokens=new, shared_len=shared)
 
     def prompts(self, vocab_size: int, seed: int) -> list[list[int]]:
         """Random ids, without low ones, which are often special tokens."""

@@ -138,13 +138,13 @@ def threads() -> Section:
     from weft.core.openmp import WAIT_VARIABLES, wait_policy
     from weft.native.library import openmp_libraries
 
-    found = openmp_libraries()
-    note = "" if len(found) < 2 else " (more than one: their threads compete)"
+    libraries = openmp_libraries()
+    note = "" if len(libraries) < 2 else " (more than one: their threads compete)"
     return {
         "threads": str(torch.get_num_threads()),
         "WEFT_WAIT": wait_policy(),
         **{name: os.environ.get(name, "not set") for name in WAIT_VARIABLES},
-        "OpenMP": (", ".join(found) or "not found") + note,
+        "OpenMP": (", ".join(libraries) or "not found") + note,
         "device": "cuda" if torch.cuda.is_available() else "cpu",
     }
 

@@ -77,8 +77,8 @@ def check_wait_policy(environ: Mapping[str, str] = os.environ) -> None:
 
 def user_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment without what Weft has set: for programs other than Weft."""
-    own = {MARK, *environ.get(MARK, "").split(",")}
-    return {name: value for name, value in environ.items() if name not in own}
+    set_by_weft = {MARK, *environ.get(MARK, "").split(",")}
+    return {name: value for name, value in environ.items() if name not in set_by_weft}
 
 
 @contextmanager

@@ -112,7 +112,7 @@ class PageOwners:
             check(len(pages) == len(self.layout.windows), "a block has a page for each group")
             for group, (page, window) in enumerate(zip(pages, self.layout.windows, strict=True)):
                 check(page != NULL_PAGE or window is not None, "a page is missing")
-                self.own(page, ("run", prefix, group))
+                self.claim(page, ("run", prefix, group))
         return CachedRun(namespace, tokens, blocks, last_use)
 
     def numbered(self, namespace: str, tokens: list[int]) -> Iterator[int]:
@@ -138,11 +138,11 @@ class PageOwners:
             check(are_ints(table, 1, self.layout.num_pages), "a page is not in the file")
             check(len(table) == num_blocks, "a table does not cover its source")
             for block, page in enumerate(table):
-                self.own(page, ("source", key, group, block))
+                self.claim(page, ("source", key, group, block))
         self.keys.add(key)
         return SavedSource(key, num_tokens, tables, last_use)
 
-    def own(self, page: int, place: tuple[object, ...]) -> None:
+    def claim(self, page: int, place: tuple[object, ...]) -> None:
         """A page belongs to one place, and a place has one page."""
         if page != NULL_PAGE:
             is_only = self.owner.setdefault(page, place) == place

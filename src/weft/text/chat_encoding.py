@@ -115,10 +115,10 @@ class HiddenNames:
 
     def restore(self, text: str) -> str:
         """The text with the names; a UsageError if the template cut a number into pieces."""
-        found = re.sub(self.start + r"(\d{4})", lambda match: self.hidden[int(match[1])], text)
-        if self.start[:8] in found or self.start[-8:] in found:
+        restored = re.sub(self.start + r"(\d{4})", lambda match: self.hidden[int(match[1])], text)
+        if self.start[:8] in restored or self.start[-8:] in restored:
             raise self.error()
-        return found
+        return restored
 
     def error(self) -> UsageError:
         names = " and ".join(repr(name) for name in self.hidden if name) or "a part of a name"

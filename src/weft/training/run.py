@@ -112,8 +112,8 @@ def training_files(data: DataConfig, folder: Path = Path()) -> TrainingFiles:
     sources = {"pairs": data.pairs, "tsv": data.tsv, "text": data.text}
     names = [name for name, value in sources.items() if value]
     if len(names) != 1:
-        given = " and ".join(names) or "none of pairs, tsv and text"
-        raise UsageError(f"{given} given: a run needs exactly one of the three.")
+        sources_set = " and ".join(names) or "none of pairs, tsv and text"
+        raise UsageError(f"{sources_set} given: a run needs exactly one of the three.")
     if data.text:
         return TrainingFiles(data.objective, paths(data.text), paths(data.valid))
     if data.tsv:

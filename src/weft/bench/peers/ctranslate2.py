@@ -83,11 +83,11 @@ class System:
     def translate_by(
         self, name: str, sources: list[list[int]], beam: int, max_tokens: int
     ) -> list[list[int]]:
-        found = self.translators[name].translate_batch(
+        results = self.translators[name].translate_batch(
             [[str(token) for token in source] for source in sources],
             beam_size=beam,
             length_penalty=1.0,
             max_decoding_length=max_tokens,
             max_batch_size=BATCH,
         )
-        return [[int(token) for token in one.hypotheses[0]] for one in found]
+        return [[int(token) for token in one.hypotheses[0]] for one in results]

@@ -121,8 +121,8 @@ def processor_flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
-    found = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
-    return frozenset(next(found, []))
+    flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
+    return frozenset(next(flags, []))
 
 
 def cmake_arguments(flags: frozenset[str], machine: str = platform.machine()) -> str:

@@ -136,9 +136,9 @@ def parse_simple_pieces(data: bytes, position: int, pieces: list[SentencePiecePi
         position += 2 + data[position + 1]
     starts.append(position)
     bounds = np.array(starts)
-    found = simple_pieces(np.frombuffer(data, np.uint8), bounds[:-1], bounds[1:])
-    pieces += found
-    return starts[len(found)]
+    simple = simple_pieces(np.frombuffer(data, np.uint8), bounds[:-1], bounds[1:])
+    pieces += simple
+    return starts[len(simple)]
 
 
 def simple_pieces(
