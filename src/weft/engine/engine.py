@@ -111,7 +111,15 @@ class Engine:
         beam = request.beam.width if request.beam else 0
         prompt = tuple(request.prompt)
         scheduled = Request(
-            request_id, prompt, request.max_tokens, request.source, request.salt, request.n, beam
+            request_id,
+            prompt,
+            request.max_tokens,
+            request.source,
+            request.salt,
+            request.n,
+            beam,
+            key=request.key,
+            is_streamed=request.is_streamed,
         )
         check_request(scheduled, self.scheduler.config, self.kv_cache)  # before n samples exist
         samples = self.sample_states.create_all(request)

@@ -47,6 +47,10 @@ class GenerationRequest:
     """Beam search instead of sampling. Its hypotheses are in the last output."""
     salt: str = ""
     """Requests with different salts share nothing in the prefix cache."""
+    key: str = ""
+    """Name of the API key that it was sent with."""
+    is_streamed: bool = False
+    """Its tokens are read as they are generated, so that the time between two of them matters."""
 
 
 @dataclass(frozen=True)

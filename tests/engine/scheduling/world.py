@@ -103,6 +103,7 @@ class World:
         num_pages: int = 64,
         page_size: int = 4,
         listen: bool = True,
+        now: Callable[[], float] = lambda: 0.0,
         **settings: int | float | None,
     ) -> None:
         self.log = EventLog(None)
@@ -112,7 +113,7 @@ class World:
         )
         defaults = {"token_budget": 16, "encoder_budget": 16, "max_running": 8, "max_len": 64}
         self.config = SchedulerConfig(**(defaults | settings))
-        self.scheduler = Scheduler(self.config, self.kv_cache)
+        self.scheduler = Scheduler(self.config, self.kv_cache, now)
         self.state = self.scheduler.state
         self.rows: dict[int, list[object]] = {}
         self.replayed = ReplayedState()

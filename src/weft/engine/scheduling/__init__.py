@@ -16,8 +16,9 @@ scheduler        Scheduler (schedule, commit, rollback) and the Planner of one s
 plan             Plan, Chunk, PlanBuilder; drafts, multi-step decodes, and results per request
 waiting_queue    WaitingQueue: the order in which waiting requests are tried
 admission        request limits, and the admission of a waiting sequence group
-sequence         Request, Sequence, SequenceGroup; start, fork and release of a sequence
-scheduler_state  SchedulerState: everything kept between two steps
+sequence         Request, RequestTimes, Sequence, SequenceGroup; start, fork, release
+scheduler_state  SchedulerState: everything kept between two steps; SchedulerLoad
+step_times       StepTimes: rates of prefill and decoding, measured from completed steps
 commit           results of a step -> sequences, page tables and prefix cache
 audit            invariants checked from scratch (tests run it after every step)
 """

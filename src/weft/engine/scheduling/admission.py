@@ -9,7 +9,7 @@ always admitted: `check_request` has made sure that it fits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from weft.cache.kv_cache_manager import KVCacheManager
@@ -41,9 +41,13 @@ class Admission:
     """Gives a group its source and the page tables of its first sequence, or changes nothing."""
 
     def __init__(
-        self, config: SchedulerConfig, kv_cache: KVCacheManager, statistics: SchedulerStats
+        self,
+        config: SchedulerConfig,
+        kv_cache: KVCacheManager,
+        statistics: SchedulerStats,
+        now: Callable[[], float],
     ) -> None:
-        self.config, self.kv_cache, self.statistics = config, kv_cache, statistics
+        self.config, self.kv_cache, self.statistics, self.now = config, kv_cache, statistics, now
         self.watermark = int(config.watermark * kv_cache.pool.num_usable)
         self.num_matches = 0
 
@@ -62,7 +66,7 @@ class Admission:
         self.allocate_source(group, builder)
         if not group.was_admitted:
             self.statistics.count_admission(group.request, group.first.num_computed)
-        group.was_admitted = True
+        group.mark_admitted(self.now(), group.first.num_computed)
         if group.waits_for_first:
             fork_followers(group, self.kv_cache)
         return AdmissionResult.ADMITTED

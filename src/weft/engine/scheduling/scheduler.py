@@ -19,8 +19,9 @@ of a group are preempted and resumed together, and cached prefixes go first with
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.page_tables import PageCopy
@@ -42,8 +43,8 @@ from weft.engine.scheduling.plan import (
     can_run_multi_step,
     next_chunks,
 )
-from weft.engine.scheduling.scheduler_state import SchedulerState
-from weft.engine.scheduling.sequence import Request, SequenceGroup
+from weft.engine.scheduling.scheduler_state import SchedulerLoad, SchedulerState
+from weft.engine.scheduling.sequence import Request, RequestTimes, SequenceGroup
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +58,20 @@ class Scheduler:
     added and cancelled at any time; the pages of a request that is cancelled while a plan is in
     flight are freed when that plan is committed or rolled back."""
 
-    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv_cache: KVCacheManager,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.config, self.kv_cache = config, kv_cache
-        self.state = SchedulerState(config, kv_cache)
+        self.state = SchedulerState(config, kv_cache, now)
         self.planner = Planner(self.state)
         self.preemptions = PreemptionMonitor()
         self.statistics = self.state.statistics
         self.in_flight: Plan | None = None
+        self.began_at = 0.0
+        """Time at which the plan in flight was begun."""
         self.finished_in_flight: list[tuple[str, int | None]] = []
         """Requests, or samples of them, that finished or were cancelled while a plan was in
         flight."""
@@ -88,6 +96,7 @@ class Scheduler:
         """Plan the next step. Allocates pages; sequences change only at `commit`."""
         assert self.in_flight is None, "the last plan was neither committed nor rolled back"
         statistics = self.statistics
+        self.began_at = self.state.now()
         statistics.steps += 1
         self.kv_cache.pool.step = statistics.steps
         num_cached = statistics.cached_tokens
@@ -126,6 +135,7 @@ class Scheduler:
             (name, None) for name, result in forked.items() if not result.children
         ]
         self.apply_finished()
+        self.state.step_times.add(plan, self.state.now() - self.began_at)
         return at_limit
 
     def rollback(self, plan: Plan) -> None:
@@ -199,6 +209,16 @@ class Scheduler:
             if name in groups
         }
 
+    def times_of(self, request_id: str) -> RequestTimes | None:
+        """Times of an active request; the object stays valid when the request has finished. None:
+        the request is not active."""
+        group = self.state.groups.get(request_id)
+        return None if group is None else group.times
+
+    def load(self) -> SchedulerLoad:
+        """The work that waits, and the measured rates. May be called in any thread."""
+        return self.state.load()
+
     def check_results(
         self, plan: Plan, appended: Mapping[SequenceId, Appended], forked: Mapping[str, Forked]
     ) -> None:
@@ -219,7 +239,7 @@ class Planner:
 
     def __init__(self, state: SchedulerState) -> None:
         self.state, self.config, self.kv_cache = state, state.config, state.kv_cache
-        self.admission = Admission(state.config, state.kv_cache, state.statistics)
+        self.admission = Admission(state.config, state.kv_cache, state.statistics, state.now)
 
     def plan(self, step: int, drafter: Drafter | None) -> Plan:
         builder = PlanBuilder(step, self.config.token_budget, self.config.encoder_budget)
@@ -391,7 +411,7 @@ class Planner:
         if not builder.can_encode(len(group.request.prompt)):
             return AdmissionResult.DEFERRED
         self.state.waiting.admitted(group)
-        group.was_admitted = True
+        group.mark_admitted(self.state.now())
         builder.add_pooling(group)
         builder.num_admitted += 1
         return AdmissionResult.ADMITTED

@@ -3,22 +3,48 @@ cache, and the counters. Also the engine statistics that are computed from it.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.page_tables import PageTables
 from weft.engine.config import SchedulerConfig
-from weft.engine.scheduling.sequence import Request, Sequence, SequenceGroup, release_sequence
+from weft.engine.scheduling.sequence import (
+    Request,
+    RequestTimes,
+    Sequence,
+    SequenceGroup,
+    release_sequence,
+)
+from weft.engine.scheduling.step_times import StepTimes
 from weft.engine.scheduling.waiting_queue import WaitingQueue
 from weft.engine.stats import EngineStats, SchedulerStats, best_hits, ratio
+
+
+@dataclass(frozen=True)
+class SchedulerLoad:
+    """How much work waits and how fast it is done: what a server needs to refuse requests."""
+
+    num_waiting: int
+    """Requests."""
+    num_running: int
+    tokens_ahead: int
+    """Tokens of prompts, sources and texts of all requests that are not computed yet. Prefixes that
+    a waiting request will find cached are included."""
+    prefill_rate: float
+    """Tokens of prompts, sources and texts per second, a moving average; 0.0: not measured yet."""
+    decode_rate: float
+    """New tokens of all requests together per second, a moving average; 0.0: not measured yet."""
 
 
 class SchedulerState:
     """A group is in `groups` from arrival to finish; it waits, runs, or is pooled in this step."""
 
-    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
-        self.config, self.kv_cache = config, kv_cache
-        self.statistics = SchedulerStats()
+    def __init__(
+        self, config: SchedulerConfig, kv_cache: KVCacheManager, now: Callable[[], float]
+    ) -> None:
+        self.config, self.kv_cache, self.now = config, kv_cache, now
+        self.statistics, self.step_times = SchedulerStats(), StepTimes()
         self.waiting = WaitingQueue(kv_cache.prefix_cache, config, kv_cache.pool.page_size)
         self.groups: dict[str, SequenceGroup] = {}
         self.running: dict[str, SequenceGroup] = {}
@@ -33,7 +59,8 @@ class SchedulerState:
         return next(reversed(self.running.values()))
 
     def add(self, request: Request) -> None:
-        group = self.groups[request.id] = SequenceGroup(request, self.num_arrived)
+        group = SequenceGroup(request, self.num_arrived, RequestTimes(self.now()))
+        self.groups[request.id] = group
         self.num_arrived += 1
         self.waiting.add(group)
 
@@ -120,6 +147,17 @@ class SchedulerState:
         """Share of the rows in held pages that belong to a computed token; 1.0 without pages."""
         R, filled = self.kv_cache.pool.page_size, self.filled_rows()
         return sum(filled.values()) / (len(filled) * R) if filled else 1.0
+
+    def load(self) -> SchedulerLoad:
+        """The work that waits, and the measured rates. May be called in any thread."""
+        groups, num_running = list(self.groups.values()), len(self.running)
+        return SchedulerLoad(
+            num_waiting=max(0, len(groups) - num_running),
+            num_running=num_running,
+            tokens_ahead=sum(group.num_uncomputed for group in groups),
+            prefill_rate=self.step_times.prefill_rate,
+            decode_rate=self.step_times.decode_rate,
+        )
 
     def engine_stats(self) -> EngineStats:
         """Counters so far and the current use of pages."""

@@ -35,6 +35,10 @@ class Request:
     """Above 0: beam search of this width."""
     is_pooling: bool = False
     """The prompt runs once through the encoder and nothing is generated."""
+    key: str = ""
+    """Name of the API key that it was sent with."""
+    is_streamed: bool = False
+    """Its tokens are read as they are generated, so that the time between two of them matters."""
 
     @property
     def source_key(self) -> str | None:
@@ -50,6 +54,23 @@ class Request:
     def num_sequences(self) -> int:
         """Maximum number of sequences that run at once."""
         return max(self.n, self.beam)
+
+
+@dataclass(eq=False)
+class RequestTimes:
+    """When a request arrived and began to run, in seconds of the scheduler's clock. The object
+    stays valid after the request has finished."""
+
+    arrived_at: float
+    admitted_at: float | None = None
+    """First admission; None: it waits."""
+    num_cached: int = 0
+    """Prompt tokens that the prefix cache had at the first admission."""
+
+    @property
+    def queue_seconds(self) -> float | None:
+        """Time from arrival to first admission; None: it waits."""
+        return None if self.admitted_at is None else self.admitted_at - self.arrived_at
 
 
 class Sequence:
@@ -80,6 +101,7 @@ class SequenceGroup:
     request: Request
     arrival: int
     """Number in the order of arrival."""
+    times: RequestTimes = field(default_factory=lambda: RequestTimes(0.0))
     namespace: str = field(init=False)
     source_key: str | None = field(init=False, default=None)
     sequences: list[Sequence] = field(init=False)
@@ -125,6 +147,21 @@ class SequenceGroup:
     def will_fork(self) -> bool:
         """The result of the next sampled step is a `Forked`: a parent for each sequence."""
         return self.request.beam > 0 or (self.request.n > 1 and self.first.num_generated == 0)
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens to compute before the next one can be sampled, of its source too; 0: it decodes.
+        While it waits it is not known how many of them are cached."""
+        num_tokens = sum(one.num_remaining for one in self.sequences[:1])
+        if self.source is None:
+            num_tokens += len(self.request.source or ())
+        return 0 if num_tokens == 1 else num_tokens
+
+    def mark_admitted(self, now: float, num_cached: int = 0) -> None:
+        """Record an admission; its time and cached tokens if it is the first."""
+        if not self.was_admitted:
+            self.times.admitted_at, self.times.num_cached = now, num_cached
+        self.was_admitted = True
 
     def drop_pages(self) -> None:
         """Forget page tables, matches and the source without releasing them: the pages are about to
