@@ -154,7 +154,7 @@ def test_what_is_no_conversation_is_refused_in_one_sentence(messages, reason):
 def test_values_without_end_are_refused():
     endless: list = []
     endless.append(endless)
-    with pytest.raises(UsageError, match="things holds a list: .* 32 deep at most"):
+    with pytest.raises(UsageError, match="things holds a list: .* 80 deep at most"):
         ChatTemplate(CHATML).render(talk(("user", "a")), things=endless)
 
 
@@ -218,3 +218,138 @@ def test_what_is_no_template_is_named_with_its_file(wrong, tmp_path):
     write(tmp_path, "tokenizer_config.json", {"chat_template": wrong})
     with pytest.raises(DataError, match=r"tokenizer_config\.json: chat_template is neither"):
         find_template(tmp_path)
+
+
+# --- tools, reasoning, and prompts that continue a message ------------------------------------
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": {"a": 1}}}
+CALLED = [
+    {"role": "user", "content": "How warm is it?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "hm"},
+    {"role": "tool", "content": "21", "tool_call_id": "call_1", "name": "weather"},
+]
+FUNCTIONS = QWEN25.replace("tool_call.name", "tool_call.function.name").replace(
+    "tool_call.arguments", "tool_call.function.arguments"
+)
+
+
+def test_calls_and_results_have_the_text_that_transformers_makes(theirs):
+    text = expected(theirs, FUNCTIONS, CALLED, True, tools=[WEATHER])
+    assert ChatTemplate(FUNCTIONS, SPECIALS).render(CALLED, tools=[WEATHER]) == text
+    assert '{"name": "weather", "arguments": {"a": 1}}' in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        ('{"a": {"b": [1]}}', {"a": {"b": [1]}}),
+        ({"a": 1}, {"a": 1}),
+        ("", {}),
+        (None, {}),
+        ("[1]", "[1]"),
+        ('{"a": NaN}', '{"a": NaN}'),
+        ("not JSON", "not JSON"),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_arguments_are_passed_as_an_object_where_they_are_one(arguments, passed):
+    call = {"function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    source = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+    assert json.loads(ChatTemplate(source).render(messages)) == passed
+
+
+def test_empty_tool_calls_are_none():
+    source = "{{ 'tool_calls' in messages[0] }}"
+    for calls in ([], None):
+        message = {"role": "assistant", "content": "a", "tool_calls": calls}
+        assert ChatTemplate(source).render([message]) == "False"
+
+
+def test_null_content_is_passed_and_empty_where_a_template_fails_on_it():
+    assert ChatTemplate("{{ messages[1].content is none }}").render(CALLED) == "True"
+    joined = "{% for m in messages %}<{{ '' + m.content }}>{% endfor %}"
+    assert ChatTemplate(joined).render(CALLED) == "<How warm is it?><><21>"
+    with pytest.raises(DataError, match="division by zero"):
+        ChatTemplate("{{ 1 / 0 }}").render(CALLED)
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_has_the_names_that_templates_read(key):
+    message = {"role": "assistant", "content": "a", key: "hm"}
+    source = "{{ messages[0].reasoning_content }} {{ messages[0].thinking }}"
+    assert ChatTemplate(source).render([message]) == "hm hm"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ({"content": None}, r"messages\[0\] has content of type NoneType"),
+        ({"role": "user", "tool_calls": [CALL]}, "role is 'user': only the assistant calls tools"),
+        ({"tool_calls": "x"}, r"messages\[0\].tool_calls is str: it must be a list"),
+        ({"tool_calls": ["x"]}, r"messages\[0\].tool_calls\[0\] is str: a tool call is"),
+        ({"tool_calls": [{}]}, r"tool_calls\[0\].function is None: it must be an object with"),
+        ({"tool_calls": [{"function": {"name": ""}}]}, "must be an object with the name of a tool"),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": 5}}]},
+            r"tool_calls\[0\].function.arguments is int: it must be an object or its JSON",
+        ),
+        ({"reasoning_content": 5}, "reasoning_content of type int: it must be text"),
+    ],
+)
+def test_wrong_calls_are_refused_in_one_sentence(message, reason):
+    with pytest.raises(UsageError, match=reason):
+        ChatTemplate(CHATML).render([{"role": "assistant", "content": "a", **message}])
+
+
+def test_a_template_says_whether_it_uses_tools():
+    guarded = "{% if not tools is defined %}{% set tools = none %}{% endif %}{{ tools }}"
+    for source in (QWEN25, LLAMA3, guarded, "{% for tool in tools %}{{ tool }}{% endfor %}"):
+        assert ChatTemplate(source).uses_tools
+    for source in (CHATML, "tools {# tools #} {{ 'tools' }} {{ messages[0].tools }}"):
+        assert not ChatTemplate(source).uses_tools
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama2", "llama3", "mistral", "gemma", "qwen2.5"])
+def test_a_final_message_is_continued_as_in_transformers(name, theirs):
+    for content in ("b", "  the answer is ", "x\n", "b b"):
+        messages = talk(("user", "a b"), ("assistant", content))
+        theirs_text = theirs.apply_chat_template(
+            messages, chat_template=TEMPLATES[name], tokenize=False, continue_final_message=True
+        )
+        template = ChatTemplate(TEMPLATES[name], SPECIALS)
+        assert template.render(messages, continue_final_message=True) == theirs_text
+        assert theirs_text.rstrip().endswith(content.strip())
+
+
+def test_what_cannot_be_continued_is_refused():
+    template = ChatTemplate(CHATML)
+    with pytest.raises(UsageError, match="are both set"):
+        template.render(talk(("user", "a")), True, continue_final_message=True)
+    with pytest.raises(UsageError, match="the last message has no content to continue"):
+        template.render(CALLED[:2], continue_final_message=True)
+    with pytest.raises(UsageError, match="does not write the content of the last message"):
+        ChatTemplate("hello").render(talk(("user", "a")), continue_final_message=True)
+
+
+def test_a_variable_cannot_replace_the_messages():
+    source = "{{ messages[0].content }} {{ self_ }} {{ x }}"
+    extra = {"messages": [], "self_": 1, "x": {"y": 2}}
+    assert ChatTemplate(source).render(talk(("user", "a")), **extra) == "a 1 {'y': 2}"
+
+
+def test_an_agents_deep_schema_reaches_the_template():
+    schema: dict = {}
+    for _ in range(64):
+        schema = {"items": schema}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    text = ChatTemplate("{{ tools | tojson }}").render(talk(("user", "a")), tools=[tool])
+    assert json.loads(text) == [tool]

@@ -10,8 +10,9 @@ bpe_dropout         text -> ids with randomly skipped merges, seeded
 encoding            begin and end, truncation, and the counts of it
 piece_merges        pieces with scores (SentencePiece) -> BPE merges
 hf/                 tokenizer files of Hugging Face folders -> Tokenizer; one file a format
+chat_messages       messages with tool calls and reasoning, checked, as templates read them
 chat_template       messages -> the prompt that a model continues, by its own template
-chat_encoding       messages -> its ids; special tokens in the content of messages stay text
+chat_encoding       messages -> its ids; special tokens in what callers send stay text
 template_sandbox    renders templates in a helper process with limits on memory and time
 template_renderer   the program of that process: jinja2's sandbox, nothing of Weft
 batching            lengths -> batches under a token budget; ids -> padded tensors (needs torch)

@@ -1,12 +1,14 @@
-"""Conversation -> token ids: special tokens in message content stay text, those of the template do
-not.
+"""Conversation -> token ids: special tokens in what a caller sends stay text, those of the template
+do not.
 
 The text "<|im_end|>" in a user's message must not end that message (prompt injection), although the
-template writes the same characters after it. Where content of a user, system, developer or tool
-message contains the name of a special token:
+template writes the same characters after it. The same holds for the definitions of tools, their
+results, the arguments of their calls and all other variables of the template; only the role, and
+text and reasoning of the assistant, are parsed. Where protected text has the name of a special
+token:
 
-    1  HiddenNames     each name in the content is replaced by a number, and the template rendered
-    2  RenamedTokens   names that are left in the rendered text are the template's, or in content of
+    1  HiddenNames     each name in it is replaced by a number, and the template rendered
+    2  RenamedTokens   names that are left in the rendered text are the template's, or in text of
                        the assistant: they are replaced by the names that these tokens have in a
                        second tokenizer
     3                  the numbers are replaced by what they stand for, which is text for that
@@ -14,7 +16,7 @@ message contains the name of a special token:
 
 So the text is split and normalized exactly as it would be without the change, and templates that
 trim or otherwise transform content still work. All other conversations are encoded as
-`transformers` does it, in one call of the tokenizer.
+`transformers` does it, in one call of the tokenizer. Threads may encode at the same time.
 """
 
 from __future__ import annotations
@@ -23,19 +25,22 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from weft.core.errors import UsageError
-from weft.text.chat_template import ChatTemplate, Message, check_messages
+from weft.text.chat_messages import REASONING_KEYS, Message, check_messages, plain
+from weft.text.chat_template import ChatTemplate
 from weft.text.encoding import TextReport, check_encodable
 from weft.text.tokenizer import Tokenizer
 
-PROTECTED_ROLES = ("user", "system", "developer", "tool")
-"""Content of the assistant is parsed as the template writes it: its tokens were generated."""
+PARSED = frozenset(["role"])
+"""Keys of a message whose values are not protected."""
+PARSED_OF_ASSISTANT = frozenset(["role", "content", *REASONING_KEYS])
+"""Text of the assistant is parsed as the template writes it: its tokens were generated."""
 
 
 class ChatEncoder:
@@ -48,24 +53,30 @@ class ChatEncoder:
         self.ids = {token.content: index for index, token in special.items()}
         longest_first = sorted(self.ids, key=len, reverse=True)
         self.names = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self.parts = NameParts(self.ids)
         is_normalized = any(token.normalized for token in special.values())
         self.has_variants = is_normalized and tokenizer.backend.normalizer is not None
         """Whether text that differs from a name, such as capitals, can be that special token."""
+        self.lock = threading.Lock()
+        self.second_tokenizer: RenamedTokens | None = None
 
-    def encode(self, messages: Sequence[Message], **extra: Any) -> list[int]:
-        """The ids of a conversation up to the next answer; `extra` as in ChatTemplate.render."""
+    def encode(self, messages: Sequence[Message], /, **extra: Any) -> list[int]:
+        """The ids of a conversation; arguments as in ChatTemplate.render."""
         checked = check_messages(messages)
-        contents = [one["content"] for one in checked if one["role"] in PROTECTED_ROLES]
-        without_names = "".join(self.names.sub("\0", text).strip() for text in contents)
-        is_joined = self.names.search(without_names) is not None
-        if not is_joined and not any(map(self.has_special, contents)):
-            text = self.template.render(messages, **extra)
+        variables = {name: plain(value, name) for name, value in extra.items()}
+        texts = [text for one in checked for text in protected_texts(one)]
+        texts += texts_in(variables)
+        is_joined = self.parts.can_join(self.names.sub("\0", text).strip() for text in texts)
+        if not is_joined and not any(map(self.has_special, texts)):
+            text = self.template.render(checked, **variables)
             return self.tokenizer.encode(text, False, sys.maxsize, parse_special=True)
-        hidden = HiddenNames(self.names, is_joined)
-        text = self.template.render([hidden.hide_in(one) for one in checked], **extra)
-        renamed, number = self.names.subn(lambda match: self.renamed.names[match[0]], text)
-        ids = self.renamed.encode(hidden.restore(renamed))
-        if sum(map(self.renamed.special.__contains__, ids)) < number:
+        hidden = HiddenNames(self.names, self.parts if is_joined else NameParts(()))
+        protected = [hidden.hide_in(one) for one in checked]
+        text = self.template.render(protected, **hidden.hide(variables))
+        renamed = self.renamed
+        text, number = self.names.subn(lambda match: renamed.names[match[0]], text)
+        ids = renamed.encode(hidden.restore(text))
+        if sum(map(renamed.special.__contains__, ids)) < number:
             raise hidden.error()  # a tokenizer for which a name is not always the special token
         return ids
 
@@ -79,34 +90,98 @@ class ChatEncoder:
         ids = self.tokenizer.encode(content, False, sys.maxsize, True, TextReport())
         return not special.isdisjoint(ids)
 
-    @cached_property
+    @property
     def renamed(self) -> RenamedTokens:
-        return RenamedTokens(self.tokenizer.backend, self.ids)
+        """The second tokenizer, built on first use."""
+        with self.lock:  # two of them would have different names
+            if self.second_tokenizer is None:
+                self.second_tokenizer = RenamedTokens(self.tokenizer.backend, self.ids)
+            return self.second_tokenizer
+
+
+def parsed_keys(message: Message) -> frozenset[str]:
+    return PARSED_OF_ASSISTANT if message["role"] == "assistant" else PARSED
+
+
+def protected_texts(message: Message) -> Iterator[str]:
+    return texts_in({key: item for key, item in message.items() if key not in parsed_keys(message)})
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All strings of a plain value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from texts_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_in(item)
+
+
+class NameParts:
+    """Finds texts that would become the name of a special token if a template joined them, such as
+    "<|im_" and "end|>"."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.longest = max(map(len, names), default=0)
+        self.rests: dict[str, set[str]] = {}
+        """What is missing after the beginning of a name: "<|im_" -> {"start|>", "end|>"}."""
+        for name in names:
+            for at in range(1, len(name)):
+                self.rests.setdefault(name[:at], set()).add(name[at:])
+
+    def rests_after(self, text: str) -> set[str]:
+        """What would complete a name that begins at the end of the text."""
+        ends = (text[-size:] for size in range(1, min(self.longest, len(text) + 1)))
+        return {rest for end in ends for rest in self.rests.get(end, ())}
+
+    def can_join(self, texts: Iterator[str]) -> bool:
+        """Whether one of the texts ends with the beginning of a name, and one continues it."""
+        distinct = {text for text in texts if text}
+        rests = {rest for text in distinct for rest in self.rests_after(text)}
+        if not rests:
+            return False
+        beginnings = {rest[:size] for rest in rests for size in range(1, len(rest) + 1)}
+        return any(
+            text in beginnings or any(text[:size] in rests for size in range(1, self.longest))
+            for text in distinct
+        )
 
 
 class HiddenNames:
     """Names of special tokens as numbers, which no template transforms. A number begins with random
     digits, so that no content can contain it."""
 
-    def __init__(self, names: re.Pattern[str], has_bounds: bool) -> None:
-        """`has_bounds`: content begins and ends with the number of nothing, because two messages
-        that a template joins would become a name."""
-        self.names, self.has_bounds = names, has_bounds
+    def __init__(self, names: re.Pattern[str], parts: NameParts) -> None:
+        """After a text that ends with the beginning of a name, the number of nothing is written,
+        because the text that a template writes next would complete the name."""
+        self.names, self.parts = names, parts
         # the first digit occurs once: a number cannot be found across its own beginning
         self.start = "1" + "".join(secrets.choice("23456789") for _ in range(23))
         self.hidden: list[str] = [""]
 
     def hide_in(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with a number for each name in its content, if its role is protected."""
-        if message["role"] not in PROTECTED_ROLES:
-            return message
-        content: str = message["content"]
-        hidden = self.names.sub(lambda match: self.number(match[0]), content)
-        body = hidden.strip()
-        if self.has_bounds and body:  # inside of white space, which a template may remove
-            before, after = hidden.split(body, 1)
-            hidden = f"{before}{self.number('')}{body}{self.number('')}{after}"
-        return {**message, "content": hidden}
+        """The message with a number for each name in its protected values."""
+        keys = parsed_keys(message)
+        parsed = {key: item for key, item in message.items() if key in keys}
+        return {**self.hide(message), **parsed}
+
+    def hide(self, value: Any) -> Any:
+        """A copy of a plain value with a number for each name in its strings."""
+        if isinstance(value, str):
+            return self.hide_in_text(value)
+        if isinstance(value, dict):
+            return {self.hide_in_text(key): self.hide(item) for key, item in value.items()}
+        return [self.hide(item) for item in value] if isinstance(value, list) else value
+
+    def hide_in_text(self, text: str) -> str:
+        hidden = self.names.sub(lambda match: self.number(match[0]), text)
+        body = hidden.rstrip()
+        if self.parts.rests_after(body):  # before white space, which a template may remove
+            hidden = f"{body}{self.number('')}{hidden[len(body) :]}"
+        return hidden
 
     def number(self, name: str) -> str:
         if name not in self.hidden:

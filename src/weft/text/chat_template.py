@@ -2,27 +2,28 @@
 
 Templates are jinja2 programs that come with a model, so they are untrusted: they are rendered in a
 helper process with limits (`template_sandbox`), with the variables that `transformers` passes.
+Differs from `transformers` where content is null beside tool calls: a template that fails on it is
+rendered with empty content.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from weft.core.config import read_settings, read_text
 from weft.core.errors import DataError, UsageError
+from weft.text.chat_messages import Message, check_messages, plain
 from weft.text.special_tokens import SpecialTokens
 from weft.text.template_sandbox import SANDBOX, TemplateSandbox
 from weft.text.tokenizer_files import CONFIG_FILE
 
 TEMPLATE_FILE, OLDER_FILE, KEY = "chat_template.jinja", "chat_template.json", "chat_template"
-ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_SOURCE = 100_000
 """Characters of a template; those in use have a third of it at most."""
 MAX_REASON = 300
-
-Message = Mapping[str, Any]
 
 
 class ChatTemplate:
@@ -40,25 +41,57 @@ class ChatTemplate:
             )
         self.source, self.sandbox = source, sandbox
         self.special_tokens = (special_tokens or SpecialTokens()).to_config()
-        self.run(None)
+        self.variables = frozenset(self.run(None).split())
+        """Names that the template reads."""
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether the template has a place for tool definitions."""
+        return "tools" in self.variables
 
     def render(
-        self, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any
+        self,
+        messages: Sequence[Message],
+        /,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        **extra: Any,
     ) -> str:
-        """The prompt of a conversation; with `add_generation_prompt`, up to where the assistant's
-        message begins. `extra`: further variables of the template, as plain values."""
+        """The prompt of a conversation; with `add_generation_prompt` (the default), up to where the
+        assistant's message begins; with `continue_final_message`, up to the end of the last
+        message's content. `extra`: further variables of the template, as plain values."""
+        checked = check_messages(messages)
+        tag = mark_end(checked[-1]) if continue_final_message else ""
+        if continue_final_message and add_generation_prompt:
+            raise UsageError(
+                "add_generation_prompt and continue_final_message are both set: the prompt ends in "
+                "a new message or in the last one. Choose one."
+            )
         variables = {
             "tools": None,
             "documents": None,
             **self.special_tokens,
             **{name: plain(value, name) for name, value in extra.items()},
-            "messages": check_messages(messages),
-            "add_generation_prompt": add_generation_prompt,
+            "messages": checked,
+            "add_generation_prompt": add_generation_prompt is not False and not tag,
         }
-        return self.run(variables)
+        text = self.run_with_content(variables)
+        return cut_at(text, tag) if tag else text
+
+    def run_with_content(self, variables: dict[str, Any]) -> str:
+        """Render; again with empty content if the template fails because of null."""
+        try:
+            return self.run(variables)
+        except DataError:
+            messages = variables["messages"]
+            if all(one["content"] is not None for one in messages):
+                raise
+        filled = [{**one, "content": one["content"] or ""} for one in messages]
+        return self.run({**variables, "messages": filled})
 
     def run(self, variables: Mapping[str, Any] | None) -> str:
-        """Render the template, or only compile it if there are no variables."""
+        """Render the template; without variables, compile it and return the names of those that it
+        reads."""
         kind, text = self.sandbox.render(self.source, variables)
         if kind == "text":
             return text
@@ -70,50 +103,35 @@ class ChatTemplate:
         )
 
 
+def mark_end(message: dict[str, Any]) -> str:
+    """Append a tag to the content in place; returns the tag, which no content can contain."""
+    if not isinstance(message["content"], str):
+        raise UsageError(
+            "continue_final_message is set, but the last message has no content to continue. Add "
+            "the beginning of the answer."
+        )
+    tag = "1" + "".join(secrets.choice("23456789") for _ in range(23))
+    message["content"] += tag + " "
+    return tag
+
+
+def cut_at(text: str, tag: str) -> str:
+    """The text before the tag. A template that removed the space after it trims content, so the
+    space before it is removed too."""
+    before, found, after = text.rpartition(tag)
+    if not found:
+        raise UsageError(
+            "continue_final_message is set, but the chat template does not write the content of "
+            "the last message as it is. Leave it out."
+        )
+    return before if after.startswith(" ") else before.rstrip()
+
+
 def sentence(reason: str) -> str:
     """A reason of bounded length with one full stop; messages of jinja2 may end with theirs."""
     if len(reason) > MAX_REASON:
         return reason[:MAX_REASON] + "..."
     return reason if reason.endswith(("...", "!", "?")) else reason.rstrip(". ") + "."
-
-
-def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies of the messages as plain values. Raises a UsageError for the first invalid one."""
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
-        raise UsageError(f"messages is {type(messages).__name__}: a conversation is a list.")
-    if not messages:
-        raise UsageError("messages is empty: a conversation has at least one message.")
-    return [check_message(message, index) for index, message in enumerate(messages)]
-
-
-def check_message(message: Message, index: int) -> dict[str, Any]:
-    where = f"messages[{index}]"
-    if not isinstance(message, Mapping):
-        raise UsageError(
-            f'{where} is {type(message).__name__}: a message is {{"role": ..., "content": ...}}.'
-        )
-    role, content = message.get("role"), message.get("content")
-    if role not in ROLES:
-        raise UsageError(f"{where} has role {role!r}: it must be one of {', '.join(ROLES)}.")
-    if not isinstance(content, str):
-        raise UsageError(f"{where} has content of type {type(content).__name__}: it must be text.")
-    return {str(key): plain(value, where) for key, value in message.items()}
-
-
-def plain(value: Any, where: str, depth: int = 0) -> Any:
-    """A copy made of JSON types, which is what reaches the helper process."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if depth < 32 and isinstance(value, Mapping):
-        return {str(key): plain(item, where, depth + 1) for key, item in value.items()}
-    if depth < 32 and isinstance(value, (list, tuple)):
-        return [plain(item, where, depth + 1) for item in value]
-    raise UsageError(
-        f"{where} holds a {type(value).__name__}: templates take plain values (text, numbers, "
-        "lists and dicts), 32 deep at most."
-    )
 
 
 def find_template(folder: Path) -> str | None:

@@ -2,6 +2,7 @@
 
     request   {"source": template, "variables": {name: value} | null}    null: only compile
     reply     {"text": ...} | {"invalid": why} | {"failed": why} | {"refused": why}
+              after compiling, the text is the names that the template reads
 
 Each is JSON in UTF-8 after its length in 8 bytes, big-endian; a first reply signals that the
 program is ready. It imports the standard library and jinja2, nothing of Weft. Templates have the
@@ -120,15 +121,25 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         raise SecurityError(f"it reads {attribute!r} of a {type(obj).__name__}")
 
 
-compile_template = lru_cache(maxsize=8)(ChatEnvironment().from_string)
+ENVIRONMENT = ChatEnvironment()
+compile_template = lru_cache(maxsize=8)(ENVIRONMENT.from_string)
+
+
+def variables_of(source: str) -> str:
+    """The names that a template reads, separated by spaces. Differs from jinja2's `meta` module,
+    which evaluates constants."""
+    names = ENVIRONMENT.parse(source).find_all(nodes.Name)
+    return " ".join(sorted({node.name for node in names if node.ctx == "load"}))
 
 
 def reply_to(source: str, variables: dict[str, Any] | None) -> dict[str, str]:
     failure = "invalid"
     try:
         template = compile_template(source)
+        if variables is None:
+            return {"text": variables_of(source)}
         failure = "failed"
-        return {"text": "" if variables is None else template.render(variables)}
+        return {"text": template.render(variables)}
     except MemoryError:
         raise
     except RefusalError as error:

@@ -42,7 +42,7 @@ class TemplateSandbox:
 
     def render(self, source: str, variables: Mapping[str, Any] | None) -> tuple[str, str]:
         """("text", the text), or ("invalid" | "failed" | "refused", the reason). Without variables
-        the template is only compiled."""
+        the template is compiled, and the text is the names of those that it reads."""
         request = {"source": source, "variables": variables}
         payload = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
         with self.lock:
