@@ -16,6 +16,7 @@ void* operator new(std::size_t size) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
-extern "C" void count_from(long number, long fails) { count = number, failing = fails; }
+// Counts from 0 again; allocation `number` will fail, or none if it is 0.
+extern "C" void fail_at(long number) { count = 0, failing = number; }
 extern "C" void set_active(int value) { is_active = value != 0; }
 extern "C" long allocations() { return count; }
