@@ -1,5 +1,6 @@
 """What will be written is reported, and refused if the disk has less."""
 
+import gzip
 from collections import namedtuple
 
 import pytest
@@ -9,8 +10,10 @@ from tests.training.material import files, recipe
 from weft.checkpoint import disk_space
 from weft.checkpoint.disk_space import check_space, folder_bytes, format_bytes
 from weft.checkpoint.formats import convert
-from weft.checkpoint.weft_folder import save_folder
+from weft.checkpoint.tensor_source import unique_state
+from weft.checkpoint.weft_folder import load_folder, save_folder
 from weft.core.errors import DataError
+from weft.training.data.files import TrainingFiles
 from weft.training.run import run_training
 
 Usage = namedtuple("Usage", "total used free")
@@ -58,6 +61,34 @@ def test_a_run_states_its_bytes_and_stays_below_them(tmp_path, monkeypatch):
     assert max(sizes) < stated[0] < 2 * max(sizes)
     assert lines[0].startswith(f"{out}: writing up to {format_bytes(stated[0])} (4 checkpoints and")
     assert lines[0].endswith("the model); 1 GB are free")
+
+
+@pytest.mark.parametrize("documents", ["line", "file"])
+@pytest.mark.parametrize("valid_share", [0.0, 0.3])
+def test_the_stated_bytes_include_the_token_ids_of_a_text_run(
+    tmp_path, monkeypatch, documents, valid_share
+):
+    text = "a\nb\n" * 50 + "".join(f"Zeile {number}: Öl \U0001f600\n" for number in range(90))
+    (tmp_path / "text").write_text(text)
+    (tmp_path / "text.gz").write_bytes(gzip.compress(text.encode()))
+    corpus = TrainingFiles("lm", (tmp_path / "text", tmp_path / "text.gz"))
+    settings = recipe(steps=1, save_every=1, documents=documents, valid_share=valid_share)
+    out, stated, sizes = tmp_path / "run", [], []
+    monkeypatch.setattr("weft.training.run.check_space", lambda *args: stated.append(args[1:]))
+    # the ids are complete when the first step is reported
+    run_training(settings, corpus, out, lambda progress: sizes.append(folder_bytes(out / "tokens")))
+    num_bytes, _, what = stated[0]
+    assert what == "token ids, 2 checkpoints and the model"
+    weights = 4 * sum(tensor.numel() for tensor in unique_state(load_folder(out).model).values())
+    assert sizes[0] <= num_bytes - 7 * weights < 5 * sizes[0]
+
+
+def test_a_text_run_that_does_not_fit_is_refused_before_its_ids_are_written(tmp_path, monkeypatch):
+    (tmp_path / "text").write_text("one two three\n" * 100)
+    limit(monkeypatch, 1000)
+    with pytest.raises(DataError, match=r"run: needs .* \(token ids, .* but 1 kB are free"):
+        run_training(recipe(), TrainingFiles("lm", (tmp_path / "text",)), tmp_path / "run")
+    assert not (tmp_path / "run" / "tokens").exists()
 
 
 def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path, monkeypatch):

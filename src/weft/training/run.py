@@ -45,7 +45,8 @@ from weft.checkpoint.writer_lock import LOCK_FILE, writer_lock
 from weft.core.config import read_settings
 from weft.core.device import choose_device
 from weft.core.errors import DataError, LockedError, UsageError
-from weft.models.build import AnyModel, build_model
+from weft.models.build import AnyModel, build_model, empty_model
+from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_files import TOKENIZER_FILE
 from weft.training.checkpointing import RunCheckpoints, check_same_run
@@ -153,10 +154,10 @@ def train_in_process(
         return read_settings(current_folder(out) / SCORES_FILE)
     distributed.on_rank_zero(lambda: train_tokenizer(recipe, files, out))
     tokenizer = Tokenizer.load(out)
+    distributed.on_rank_zero(lambda: check_run_space(recipe, files, tokenizer, out, report))
     corpus = read_corpus(recipe, files, tokenizer, out, distributed)
     with threads_of_run(out / RUN_FILE):
         trainer = build_trainer(recipe, files, out, corpus, tokenizer, make_scorer, distributed)
-        distributed.on_rank_zero(lambda: check_run_space(trainer, out, report))
         if trainer.resume():
             log.info("resume step=%d out=%s", trainer.state.step, out)
         with stop_on_signals() as stop:
@@ -253,6 +254,12 @@ def write_tokens(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer, fol
         TokenFile.write(folder / "valid", valid_texts, tokenizer)
 
 
+def has_tokens(recipe: Recipe, files: TrainingFiles, folder: Path) -> bool:
+    """Whether `write_tokens` has nothing left to write."""
+    has_valid = bool(files.valid or recipe.train.valid_share)
+    return (folder / "train").is_dir() and (not has_valid or (folder / "valid").is_dir())
+
+
 def read_text_corpus(
     recipe: Recipe,
     files: TrainingFiles,
@@ -308,21 +315,33 @@ def build_trainer(
     )
 
 
-def check_run_space(trainer: Trainer, out: Path, report: Report) -> None:
-    """A DataError unless the checkpoints and the model of the run fit on the disk."""
-    state = unique_state(trainer.model)
+def check_run_space(
+    recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer, out: Path, report: Report
+) -> None:
+    """A DataError unless token ids, checkpoints and model of the run fit on the disk."""
+    config = recipe.train
+    state = unique_state(empty_model(model_config(recipe, files, tokenizer)))
     weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-    checkpoints = trainer.checkpoints
-    num_kept, num_bytes = checkpoints.peak_bytes(weight_bytes, trainer.config.steps)
-    missing = max(0, num_bytes - folder_bytes(checkpoints.folder))
-    check_space(out, missing, report, f"{num_kept} checkpoints and the model")
+    checkpoints = RunCheckpoints(out, config.save_every, config.average)
+    num_kept, num_bytes = checkpoints.peak_bytes(weight_bytes, config.steps)
+    num_bytes = max(0, num_bytes - folder_bytes(checkpoints.folder))
+    what = f"{num_kept} checkpoints and the model"
+    if files.task != "translate" and not has_tokens(recipe, files, out / TOKENS):
+        num_bytes += TokenFile.max_bytes(files.train + files.valid, tokenizer)
+        what = f"token ids, {what}"
+    check_space(out, num_bytes, report, what)
 
 
 def init_model(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer) -> AnyModel:
-    """The recipe's model with random weights, of the kind of the task and with the tokenizer's
-    vocabulary size."""
+    """The recipe's model with random weights."""
+    return build_model(model_config(recipe, files, tokenizer), recipe.train.seed)
+
+
+def model_config(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer) -> ModelConfig:
+    """The settings of the recipe's model, with the kind of the task and the tokenizer's vocabulary
+    size."""
     changes = {"vocab_size": tokenizer.vocab_size, "kind": KINDS[files.task]}
-    return build_model(recipe.model.with_changes(changes), recipe.train.seed)
+    return recipe.model.with_changes(changes)
 
 
 def save_final_model(

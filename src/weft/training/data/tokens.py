@@ -21,10 +21,14 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.atomic import new_folder
 from weft.core.errors import DataError
+from weft.text.corpus import raw_lines
 from weft.text.tokenizer import Tokenizer
 
 ENCODE_BATCH = 1000
 """Documents per call of the tokenizer."""
+ID_BYTES, OFFSET_BYTES = 4, 8
+NPY_BYTES = 256
+"""Size of starts.npy without the offsets of documents, at most."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,20 @@ class TokenFile:
             content = BytesIO()  # numpy does not report all errors of writing to a file
             np.save(content, starts.astype(np.int64))
             (new / "starts.npy").write_bytes(content.getvalue())
+
+    @staticmethod
+    def max_bytes(paths: Iterable[Path], tokenizer: Tokenizer) -> int:
+        """Size that the files of `write` have at most for these text files, if normalization does
+        not make the text longer: an id per byte, and for each line the special tokens and its
+        offset."""
+        before, after = tokenizer.frame
+        line_bytes = ID_BYTES * (len(before) + len(after)) + OFFSET_BYTES
+        num_bytes = 2 * NPY_BYTES  # for training and for validation
+        for path in paths:
+            num_bytes += sum(
+                ID_BYTES * len(line) + line_bytes for line in raw_lines(path, str(path))
+            )
+        return num_bytes
 
     @classmethod
     def open(cls, folder: Path) -> TokenFile:
