@@ -107,6 +107,9 @@ def run_all(harness: Harness, errors: bool) -> int:
             print(f"--error {index}:{error} at {harness.points[index].label}: {problem}")
         num_wrong += bool(problems)
     print(f"{num_wrong} cases with problems")
+    if errors:
+        missed = harness.num_missed
+        print(f"{len(cases)} injected errors; {missed} met another call first and were repeated")
     return bool(num_wrong)
 
 

@@ -99,6 +99,11 @@ def with_common_names(tree: Tree) -> dict[str, list[object]]:
     """The comparable contents by path, where temporary names, which contain process ids, are *."""
     contents: dict[str, list[object]] = {}
     for path, content in sorted(tree.items()):
-        parts = ["*" if TEMPORARY.search(part) else part for part in PurePosixPath(path).parts]
-        contents.setdefault("/".join(parts), []).append(comparable(path, content))
+        contents.setdefault(common_name(path), []).append(comparable(path, content))
     return contents
+
+
+def common_name(path: str) -> str:
+    """A path with temporary names as *."""
+    parts = PurePosixPath(path).parts
+    return "/".join("*" if TEMPORARY.search(part) else part for part in parts)

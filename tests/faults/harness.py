@@ -23,12 +23,14 @@ from typing import TypeVar
 
 from .comparison import differences, is_leftover, with_common_names
 from .filesystem import Loss, ModelFileSystem, Tree, Write, hash_tree, read_tree, replay, write_tree
-from .recorder import CrashPoint, Recording, record
+from .recorder import CrashPoint, FaultLocation, Recording, location_of, record
 from .scenarios import Command, Scenario
 from .server import Result, Server
-from .tracer import TracedRun, run_traced
+from .tracer import run_traced
 
 ERRORS = {"ENOSPC": "No space left on device", "EIO": "Input/output error"}
+MAX_TRIES = 5
+"""Runs until a fault meets the intended call."""
 REMOVALS = ("unlink", "unlinkat", "rmdir")
 Item = TypeVar("Item")
 
@@ -105,6 +107,8 @@ class Harness:
     def __post_init__(self) -> None:
         self.recoveries: dict[str, list[str]] = {}
         self.descriptions: dict[str, Result] = {}
+        self.num_missed = 0
+        """Runs in which an injected fault met another call; they were repeated."""
 
     # -- the operation without faults
 
@@ -255,30 +259,43 @@ class Harness:
         self, point: CrashPoint, what: str, is_repeated: bool = False
     ) -> tuple[Result, Tree]:
         """Run the command with a fault at one call: how it ended, and what it left. `is_repeated`:
-        the later writes fail too, as on a full disk."""
-        call = point.call
+        the later writes fail too, as on a full disk. strace counts the calls of a name; if the
+        process made more or fewer outside of the folder than when it was recorded, the fault meets
+        another call, and the calls are counted again."""
+        call, index = point.call, self.points.index(point)
         assert call.thread == self.recording.calls[0].thread, f"{point.label}: in another thread"
+        intended = location_of(call, index, self.recording.root)
         more = "+" if is_repeated and call.name == "write" else ""
         ordinal = call.ordinal
-        for _ in range(3):
-            traced, tree, points = self.run_injected(f"{call.name}:{what}:when={ordinal}{more}")
-            injected = [call_id(c) for c in traced.calls if c.is_injected]
-            if traced.result.code < 0 or injected[:1] == [(call.name, ordinal)]:
-                return traced.result, tree
-            # the process made more or fewer calls outside of the folder before: count again
-            assert not injected, f"{point.label}: the fault was injected into {injected}"
-            ordinal = points[self.points.index(point)].call.ordinal
-        raise AssertionError(f"{point.label}: no fault was injected")
+        for _ in range(MAX_TRIES):
+            fault = f"{call.name}:{what}:when={ordinal}{more}"
+            result, tree, location = self.run_injected(fault)
+            if location is not None and location.is_at(intended):
+                return result, tree
+            self.num_missed += 1
+            ordinal = self.ordinal_now(index)
+        raise AssertionError(f"{point.label}: the fault did not meet this call, but {location}")
 
-    def run_injected(self, inject: str) -> tuple[TracedRun, Tree, list[CrashPoint]]:
-        """One run with a fault; the points are complete if it was not reached."""
+    def run_injected(self, fault: str) -> tuple[Result, Tree, FaultLocation | None]:
+        """One run with a fault, and where it was injected; None: nowhere."""
         function, *args = self.scenario.command
         with self.folder(self.initial) as root, self.pool.one() as server:
-            traced = run_traced(server, function, args, root, self.new_log(), inject)
-            tree = read_tree(root)
-            is_complete = traced.result.code == 0 and not any(c.is_injected for c in traced.calls)
-            points = record(self.initial, root, traced.calls).points if is_complete else []
-        return traced, tree, points
+            traced = run_traced(server, function, args, root, self.new_log(), fault)
+            calls, tree = traced.calls, read_tree(root)
+            first = next((n for n, call in enumerate(calls) if call.is_injected), len(calls))
+            recording = record(self.initial, root, calls[:first])
+        num_before = len(recording.points)
+        if first < len(calls):
+            return traced.result, tree, location_of(calls[first], num_before, recording.root)
+        is_killed = traced.result.code < 0
+        return traced.result, tree, FaultLocation(num_before, None) if is_killed else None
+
+    def ordinal_now(self, index: int) -> int:
+        """The ordinal of the call of a crash point in a new run without a fault."""
+        function, *args = self.scenario.command
+        with self.folder(self.initial) as root, self.pool.one() as server:
+            traced = run_traced(server, function, args, root, self.new_log())
+            return record(self.initial, root, traced.calls).points[index].call.ordinal
 
     # -- folders and processes
 
@@ -312,10 +329,6 @@ def check_sentence(result: Result) -> list[str]:
     if result.code and ("Traceback" in result.error or message.startswith("Weft failed with")):
         return [f"the message is not a sentence for users: {message}"]
     return []
-
-
-def call_id(call: object) -> tuple[str, int]:
-    return call.name, call.ordinal  # type: ignore[attr-defined]
 
 
 def last(text: str) -> str:

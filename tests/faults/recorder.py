@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .comparison import common_name
 from .filesystem import (
     MIN_TORN,
     Create,
@@ -92,6 +93,7 @@ class Recording:
     points: list[CrashPoint]
     calls: list[SystemCall]
     """All traced calls, also those of other files."""
+    root: Path
 
     def check_final(self, actual: Tree) -> None:
         """The replay must end in the real result; otherwise the log missed a change."""
@@ -109,7 +111,28 @@ def record(initial: Tree, root: Path, calls: Iterable[SystemCall]) -> Recording:
     interpreter = Interpreter(initial, root, other_processes(calls))
     for call in calls:
         interpreter.handle(call)
-    return Recording(initial, interpreter.points, calls)
+    return Recording(initial, interpreter.points, calls, interpreter.root)
+
+
+@dataclass(frozen=True)
+class FaultLocation:
+    """Where in a run a fault was injected: enough to compare it with a call of another run."""
+
+    num_before: int
+    """Changes of the folder before it."""
+    name: str | None
+    """None: the process was killed in this call."""
+    paths: tuple[str, ...] = ()
+    """Arguments that are paths, relative to the folder, with temporary names as *."""
+
+    def is_at(self, other: FaultLocation) -> bool:
+        has_same_call = (self.name, self.paths) == (other.name, other.paths)
+        return self.num_before == other.num_before and (self.name is None or has_same_call)
+
+
+def location_of(call: SystemCall, num_before: int, root: Path) -> FaultLocation:
+    paths = (common_name(path.replace(str(root), ".")) for path in call.paths)
+    return FaultLocation(num_before, call.name, tuple(paths))
 
 
 def other_processes(calls: Iterable[SystemCall]) -> set[int]:

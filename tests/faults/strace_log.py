@@ -85,6 +85,17 @@ class SystemCall:
         number = None if match[1] == "AT_FDCWD" else int(match[1])
         return Descriptor(number, unhex(match[2] or "").decode("utf-8", "surrogateescape"))
 
+    @property
+    def paths(self) -> list[str]:
+        """The arguments that are paths, and those of descriptors; not the data of a write."""
+        paths = []
+        for index, arg in enumerate(self.args):
+            if arg.startswith('"') and "write" not in self.name:
+                paths.append(self.text(index))
+            elif "<" in arg and DESCRIPTOR.match(arg):
+                paths.append(self.descriptor(index).path)
+        return paths
+
     def flags(self, index: int) -> set[str]:
         return set(self.args[index].split("|")) if index < len(self.args) else set()
 

@@ -4,6 +4,7 @@ the kernel counts; the save of a model has no point at which anything is lost.""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -113,6 +114,27 @@ def test_a_crash_at_every_call_of_a_save_leaves_the_old_model_or_the_new(pool, h
         for problem in problems
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_fault_that_meets_another_call_is_repeated_until_it_meets_the_intended_one(
+    pool, tmp_path
+):
+    """As if the recorded run had made more or fewer calls outside of the folder."""
+    steps = ("write", "sync file", "rename", "sync folder")
+    scenario = Scenario("moved", ("replace_file", "a", "new", *steps), PREPARE, ())
+    harness = Harness(scenario, pool, tmp_path)
+    names = [point.call.name for point in harness.points]
+    assert names == ["openat", "write", "fsync", "rename", "fsync"]
+    for index, shift in ((0, 1), (1, 5), (2, 1), (4, -1)):
+        point = harness.points[index]
+        moved = replace(point, call=replace(point.call, ordinal=point.call.ordinal + shift))
+        harness.points[index], harness.num_missed = moved, 0
+        result, tree = harness.inject(moved, "error=EIO")
+        assert harness.num_missed == 1 and "Input/output error" in result.error
+        assert tree["a"] == (b"new" if index == 4 else b"old content")
+    harness.ordinal_now = lambda index: 1
+    with pytest.raises(AssertionError, match=r"did not meet this call, but .*num_before=2"):
+        harness.inject(harness.points[4], "error=EIO")
 
 
 def test_the_number_of_crash_points_is_what_strace_and_the_kernel_count(pool, harness_of):
