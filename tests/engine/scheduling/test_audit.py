@@ -145,12 +145,12 @@ def test_a_source_with_a_wrong_number_of_users_is_noticed():
 
 def test_a_request_in_no_queue_or_in_two_is_noticed(world):
     group = world.state.groups["a"]
-    world.state.waiting.add(group)
+    world.state.waiting.queue_of(group).add(group)
     with pytest.raises(AssertionError, match="wait or run"):
         world.check()
     world.state.waiting.remove(group)
     world.check()
     world.add(Request("c", (1, 2), 3))
-    world.state.waiting.arrived.clear()
+    world.state.waiting.queues[""].arrived.clear()
     with pytest.raises(AssertionError, match="wait or run"):
         world.check()

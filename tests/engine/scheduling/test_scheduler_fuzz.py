@@ -59,6 +59,8 @@ class Fuzz:
         pages = {"full": 28, "windows": 62, "cross": 32, "only windows": 22}[layout]
         self.world = World(prefix, self.layout, pages, patience=5, order_window=6, **forced)
         lengths = [self.rng.choice([8, 16, 27]) for _ in range(4)]
+        self.keys = ("",) if prefix == "hash" else ("", "a", "a", "b")
+        """API keys; one of them sends half of the requests."""
         self.families = [self.rng.choices(range(5), k=length) for length in lengths]
         self.drafts = drafting(self.rng)
         self.cancelled: set[str] = set()
@@ -78,11 +80,12 @@ class Fuzz:
     def arrive(self, number: int) -> None:
         if len(self.world.state.groups) >= 14 or self.rng.random() > 0.7:
             return
-        request = random_request(self.rng, number, self.layout, self.families)
+        request = random_request(self.rng, number, self.layout, self.families, self.keys)
         if self.width:
             source, prompt = request.source or self.source, request.prompt[:1]
             limit = self.rng.choice([1, 2, 18, 18, 18])
-            request = Request(request.id, prompt, limit, source, request.salt, beam=self.width)
+            salt, key = request.salt, request.key
+            request = Request(request.id, prompt, limit, source, salt, beam=self.width, key=key)
         try:
             self.world.add(request)
             self.overtaken[request.id] = 0
@@ -117,7 +120,8 @@ class Fuzz:
                 assert chunk.start < len(chunk.request.prompt), "a prompt token is computed"
 
     def check_turns(self, plan: Plan) -> None:
-        """Nobody is overtaken more often than the settings say, counted from the plans alone."""
+        """Nobody is overtaken by requests of the same key more often than the settings say, counted
+        from the plans alone."""
         for name in self.cancelled & set(self.overtaken):
             del self.overtaken[name]
         order = list(self.overtaken)
@@ -126,7 +130,11 @@ class Fuzz:
             del self.overtaken[name]
         for name in self.overtaken:
             place = order.index(name)
-            self.overtaken[name] += sum(order.index(other) > place for other in admitted)
+            key = self.world.requests[name].key
+            self.overtaken[name] += sum(
+                order.index(other) > place and self.world.requests[other].key == key
+                for other in admitted
+            )
         self.most_overtaken = max(self.most_overtaken, *self.overtaken.values(), 0)
         assert self.most_overtaken <= self.world.config.patience
 

@@ -401,9 +401,14 @@ def copied(pages: list[array[int]]) -> list[array[int]]:
 
 
 def random_request(
-    rng: random.Random, number: int, layout: KVCacheLayout, families: list[list[int]]
+    rng: random.Random,
+    number: int,
+    layout: KVCacheLayout,
+    families: list[list[int]],
+    keys: tuple[str, ...] = ("",),
 ):
     """Prompts with shared beginnings, of lengths around page borders."""
+    key = rng.choice(keys)
     if rng.random() < 0.05:
         return Request(
             f"r{number}",
@@ -411,6 +416,7 @@ def random_request(
             0,
             None,
             is_pooling=True,
+            key=key,
         )
     family = rng.choice(families)
     prompt = family[: rng.randint(1, len(family))]
@@ -428,4 +434,6 @@ def random_request(
         salt=rng.choice(["", "", "", "x"]),
         n=rng.randint(2, 3) if kind == "samples" else 1,
         beam=rng.randint(1, 3) if kind == "beams" else 0,
+        key=key,
+        is_streamed=kind == "plain" and rng.random() < 0.3,
     )

@@ -129,7 +129,7 @@ class Admission:
         pages = self.kv_cache.allocate(self.num_source_pages(group), group.request.id)
         assert pages is not None, f"no pages for a source of {len(ids)} tokens"
         group.source = self.kv_cache.encoder_cache.add(key, len(ids), pages, group.request.id)
-        builder.add_source(group.source, ids)
+        builder.add_source(group.source, ids, group.request.key)
 
     def undo(self, group: SequenceGroup) -> None:
         """Not enough pages: release what was acquired."""

@@ -4,7 +4,7 @@ conservation   free + evictable + locked + held == all pages
 holders        a page's count is the number of tables, cache entries and sources that hold it
 sharing        a page in two tables is full, or its sequences were forked from one another
 locks          a cached prefix is locked by the sequences that use it, a source has its users
-queues         a request either waits or runs
+queues         a request either waits or runs, and is counted for its API key
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ def check_queues(state: SchedulerState) -> None:
     """Every group waits or runs, once."""
     queued = sorted([*(group.request.id for group in state.waiting), *state.running])
     assert queued == sorted(state.groups), f"{queued} wait or run, of {sorted(state.groups)}"
+    keys = Counter(group.request.key for group in state.groups.values())
+    assert keys == state.waiting.num_groups, f"{keys} by key, not {state.waiting.num_groups}"
     number = sum(group.request.num_sequences for group in state.running.values())
     assert number == state.num_running, (
         f"{number} sequences run, the state counts {state.num_running}"

@@ -14,6 +14,7 @@ decoding, `MultiStepGroup` extends the decodes of a group to several steps.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
@@ -227,7 +228,11 @@ class PlanBuilder:
         self.copies: dict[str, list[PageCopy]] = {}
         self.sources: list[ScheduledSource] = []
         self.poolings: list[ScheduledPooling] = []
+        self.encoder_tokens: Counter[str] = Counter()
+        """Tokens of sources and texts, by API key."""
         self.num_admitted = self.num_preempted = 0
+        self.is_full = False
+        """The last group that was tried found no pages, tokens or place."""
 
     def add(self, group: SequenceGroup, chunks: list[Chunk], copies: list[PageCopy]) -> None:
         self.chunks[group.request.id] = chunks
@@ -245,13 +250,15 @@ class PlanBuilder:
         """Within the encoder budget, or the only text of this step."""
         return num_tokens <= self.encoder_budget or not (self.sources or self.poolings)
 
-    def add_source(self, source: EncodedSource, ids: tuple[int, ...]) -> None:
+    def add_source(self, source: EncodedSource, ids: tuple[int, ...], key: str = "") -> None:
         self.sources.append(ScheduledSource(source, ids))
         self.encoder_budget -= len(ids)
+        self.encoder_tokens[key] += len(ids)
 
     def add_pooling(self, group: SequenceGroup) -> None:
         self.poolings.append(ScheduledPooling(group.request))
         self.encoder_budget -= len(group.request.prompt)
+        self.encoder_tokens[group.request.key] += len(group.request.prompt)
 
     def build(self) -> Plan:
         return Plan(

@@ -10,7 +10,8 @@ A step computes decodes first, then prefills in chunks, then newly admitted grou
 token budget, so that long prompts never delay decoding (chunked prefill: Sarathi-Serve, Agrawal
 2023; vLLM V1). When pages run out, the group admitted last is preempted, and nothing is admitted in
 that step. The oldest group is never preempted, so there is always progress. If every chunk is a
-decode of a beam search, the plan covers several decode steps (multi-step scheduling).
+decode of a beam search, the plan covers several decode steps (multi-step scheduling). API keys
+share the engine by the tokens that were computed for them (fair_queue.py).
 
 Differs from vLLM's: sources, beams and samples are scheduled like any other request, the sequences
 of a group are preempted and resumed together, and cached prefixes go first without starving others.
@@ -24,25 +25,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from weft.cache.kv_cache_manager import KVCacheManager
-from weft.cache.page_tables import PageCopy
 from weft.core.errors import UsageError
 from weft.engine.config import SchedulerConfig
-from weft.engine.scheduling.admission import Admission, AdmissionResult, check_request
+from weft.engine.scheduling.admission import check_request
 from weft.engine.scheduling.audit import check_pages
-from weft.engine.scheduling.commit import commit_group, sequences_at_limit, sequences_of
-from weft.engine.scheduling.plan import (
-    Appended,
-    Chunk,
-    DraftBudget,
-    Drafter,
-    Forked,
-    MultiStepGroup,
-    Plan,
-    PlanBuilder,
-    SequenceId,
-    can_run_multi_step,
-    next_chunks,
-)
+from weft.engine.scheduling.commit import commit_group, sequences_at_limit
+from weft.engine.scheduling.plan import Appended, Chunk, Drafter, Forked, Plan, SequenceId
+from weft.engine.scheduling.planner import Planner
 from weft.engine.scheduling.scheduler_state import SchedulerLoad, SchedulerState
 from weft.engine.scheduling.sequence import Request, RequestTimes, SequenceGroup
 
@@ -232,189 +221,6 @@ class Scheduler:
             and chunk.request.id not in excused
         ]
         assert not missing, f"sampled in step {plan.step}, but without a result: {missing}"
-
-
-class Planner:
-    """Makes the plan of a step. It has no state of its own between two plans."""
-
-    def __init__(self, state: SchedulerState) -> None:
-        self.state, self.config, self.kv_cache = state, state.config, state.kv_cache
-        self.admission = Admission(state.config, state.kv_cache, state.statistics, state.now)
-
-    def plan(self, step: int, drafter: Drafter | None) -> Plan:
-        builder = PlanBuilder(step, self.config.token_budget, self.config.encoder_budget)
-        self.force_preemption(builder)
-        num_forced = builder.num_preempted
-        self.schedule_decodes(builder, drafter)
-        self.schedule_prefills(builder)
-        if builder.num_preempted == num_forced and self.state.waiting:
-            self.admit(builder)
-        if self.config.num_steps > 1:
-            self.plan_multi_step(builder)
-        self.state.statistics.preempted += builder.num_preempted
-        return builder.build()
-
-    def schedule_decodes(self, builder: PlanBuilder, drafter: Drafter | None) -> None:
-        """Every decoding group computes one token per sequence, and drafts if the budget allows."""
-        groups = [group for group in self.state.running.values() if group.is_decoding]
-        drafts = None
-        if drafter is not None:
-            num_left = builder.budget - sum(len(group.sequences) for group in groups)
-            drafts = DraftBudget(drafter, num_left, self.state.num_running, self.kv_cache)
-        for group in groups:
-            if group.request.id not in self.state.running:
-                continue
-            if drafts is None and group.request.n == 1 and len(group.sequences) <= builder.budget:
-                self.schedule_decode(group, builder)
-                continue
-            chunks = next_chunks(group, builder.budget)
-            if drafts is not None:
-                for sequence, chunk in zip(sequences_of(group, chunks), chunks, strict=True):
-                    drafts.add_drafts(group, sequence, chunk)
-            self.schedule_chunks(group, chunks, builder)
-
-    def schedule_decode(self, group: SequenceGroup, builder: PlanBuilder) -> None:
-        """`schedule_chunks` for a group whose sequences compute one token each, in half the time:
-        most of what a busy engine schedules."""
-        request, copies, chunks = group.request, list[PageCopy](), list[Chunk]()
-        for sequence in group.sequences:
-            tables, start = sequence.tables, sequence.num_computed
-            assert tables is not None, f"{request.id} runs without page tables"
-            num_needed = tables.num_pages_needed(start, start + 1)
-            if num_needed:
-                new_pages = self.allocate_or_preempt(num_needed, tables.owner, group, builder)
-                if new_pages is None:
-                    return
-                copies += tables.add_pages(start, start + 1, new_pages)
-            key, last = SequenceId(request.id, sequence.index), sequence.tokens[-1:]
-            chunks.append(Chunk(request, key, start, last, 0, 1, tables.by_group, group.source))
-        builder.add(group, chunks, copies)
-
-    def plan_multi_step(self, builder: PlanBuilder) -> None:
-        """Extend the plan to several decode steps if every chunk allows it. Their pages are
-        allocated now, within the limits of admission."""
-        groups = [(self.state.running[name], chunks) for name, chunks in builder.chunks.items()]
-        if builder.poolings or not can_run_multi_step(groups):
-            return
-        extended = [MultiStepGroup.of(*pair, self.config.num_steps) for pair in groups]
-        num_needed = sum(one.num_pages for one in extended)
-        has_pages = num_needed <= self.kv_cache.num_available - self.admission.watermark
-        if not has_pages or all(one.num_steps == 1 for one in extended):
-            return
-        for one in extended:
-            builder.copies[one.group.request.id] += one.allocate(self.kv_cache)
-
-    def schedule_prefills(self, builder: PlanBuilder) -> None:
-        """Running groups that do not decode yet continue with what is left of the budget."""
-        for group in list(self.state.running.values()):
-            name = group.request.id
-            if builder.budget > 0 and name not in builder.chunks and name in self.state.running:
-                self.schedule_chunks(group, next_chunks(group, builder.budget), builder)
-
-    def schedule_chunks(
-        self, group: SequenceGroup, chunks: list[Chunk], builder: PlanBuilder
-    ) -> None:
-        """Add a group's chunks to the plan, with pages; it may be preempted instead."""
-        copies: list[PageCopy] = []
-        for sequence, chunk in zip(sequences_of(group, chunks), chunks, strict=True):
-            tables = sequence.tables
-            assert tables is not None, f"{group.request.id} runs without page tables"
-            num_needed = tables.num_pages_needed(chunk.start, chunk.end)
-            if num_needed:
-                new_pages = self.allocate_or_preempt(num_needed, tables.owner, group, builder)
-                if new_pages is None:
-                    return
-                copies += tables.add_pages(chunk.start, chunk.end, new_pages)
-        builder.add(group, chunks, copies)
-
-    def allocate_or_preempt(
-        self, number: int, owner: str, group: SequenceGroup, builder: PlanBuilder
-    ) -> list[int] | None:
-        """Allocate pages, preempting groups admitted later if needed; None if the group itself was
-        preempted."""
-        while (pages := self.kv_cache.allocate(number, owner)) is None:
-            assert len(self.state.running) > 1, (
-                f"{owner} needs {number} pages, alone, but only {self.kv_cache.num_available} are "
-                "available"
-            )
-            victim = self.state.last_admitted
-            self.preempt(victim, builder)
-            if victim is group:
-                return None
-        return pages
-
-    def preempt(self, group: SequenceGroup, builder: PlanBuilder) -> None:
-        """Free the group's pages and put it at the front of the queue; it computes nothing in this
-        step."""
-        assert group.source is None or group.source.is_written, "preempted while being encoded"
-        builder.remove(group)
-        self.state.requeue(group)
-        builder.num_preempted += 1
-
-    def force_preemption(self, builder: PlanBuilder) -> None:
-        """For tests: preempt the last admitted group, which may be admitted again at once."""
-        every = self.config.preempt_every
-        if every and builder.step % every == 0 and self.state.running:
-            self.preempt(self.state.last_admitted, builder)
-
-    def admit(self, builder: PlanBuilder) -> None:
-        """Admit waiting groups in their order until a limit is reached."""
-        while self.state.waiting and not self.is_full(builder) and self.admit_candidates(builder):
-            pass
-
-    def admit_candidates(self, builder: PlanBuilder) -> bool:
-        """Try the current candidates; return whether all were admitted, so that the queue may have
-        new ones."""
-        waiting = self.state.waiting
-        spans = waiting.spans_of(self.state.running.values())
-        all_admitted = True
-        for group in waiting.candidates():
-            if waiting.is_blocked(group):
-                return False
-            is_aged = waiting.is_aged(group)
-            span = None if is_aged else waiting.next_span(group)
-            if span is not None and span in spans:  # another group is computing these pages
-                result = AdmissionResult.DEFERRED
-            else:
-                result = self.admit_group(group, builder)
-            if result is AdmissionResult.NO_PAGES or (
-                result is AdmissionResult.DEFERRED and is_aged
-            ):
-                return False
-            all_admitted &= result is AdmissionResult.ADMITTED
-            if result is AdmissionResult.ADMITTED:
-                spans.add(span)
-        return all_admitted
-
-    def is_full(self, builder: PlanBuilder) -> bool:
-        """Nothing can be admitted, so the queue need not be looked at."""
-        if not self.kv_cache.windows:
-            return False  # an encoder uses neither pages nor decoder tokens
-        has_pages = self.kv_cache.num_available > self.admission.watermark or not self.state.running
-        has_max_running = self.state.num_running >= self.config.max_running
-        return builder.budget < 1 or has_max_running or not has_pages
-
-    def admit_group(self, group: SequenceGroup, builder: PlanBuilder) -> AdmissionResult:
-        if group.request.is_pooling:
-            return self.admit_pooling(group, builder)
-        num_running = self.state.num_running + group.request.num_sequences
-        if builder.budget < 1 or num_running > self.config.max_running:
-            return AdmissionResult.NO_PAGES
-        result = self.admission.admit(group, builder, is_alone=not self.state.running)
-        if result is AdmissionResult.ADMITTED:
-            self.state.start(group)
-            builder.num_admitted += 1
-            self.schedule_chunks(group, next_chunks(group, builder.budget), builder)
-        return result
-
-    def admit_pooling(self, group: SequenceGroup, builder: PlanBuilder) -> AdmissionResult:
-        if not builder.can_encode(len(group.request.prompt)):
-            return AdmissionResult.DEFERRED
-        self.state.waiting.admitted(group)
-        group.mark_admitted(self.state.now())
-        builder.add_pooling(group)
-        builder.num_admitted += 1
-        return AdmissionResult.ADMITTED
 
 
 class PreemptionMonitor:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.page_tables import PageTables
 from weft.engine.config import SchedulerConfig
+from weft.engine.scheduling.fair_queue import FairQueue
 from weft.engine.scheduling.sequence import (
     Request,
     RequestTimes,
@@ -45,7 +46,9 @@ class SchedulerState:
     ) -> None:
         self.config, self.kv_cache, self.now = config, kv_cache, now
         self.statistics, self.step_times = SchedulerStats(), StepTimes()
-        self.waiting = WaitingQueue(kv_cache.prefix_cache, config, kv_cache.pool.page_size)
+        self.waiting = FairQueue(
+            lambda: WaitingQueue(kv_cache.prefix_cache, config, kv_cache.pool.page_size)
+        )
         self.groups: dict[str, SequenceGroup] = {}
         self.running: dict[str, SequenceGroup] = {}
         """In the order of admission."""
@@ -58,11 +61,37 @@ class SchedulerState:
         """The running group that was admitted last: the first to be preempted."""
         return next(reversed(self.running.values()))
 
+    def last_of_largest_key(self) -> SequenceGroup | None:
+        """The running group admitted last of the key with most pages, among keys with at least two
+        running groups; None: there is none, or all groups have the same key."""
+        if self.waiting.has_one_key:
+            return None
+        by_key = self.running_by_key()
+        keys = [key for key, groups in by_key.items() if len(groups) > 1]
+        return by_key[max(keys, key=self.num_pages_of_key)][-1] if keys else None
+
+    def running_by_key(self) -> dict[str, list[SequenceGroup]]:
+        """Running groups of each key, in the order of admission. Groups whose source is being
+        encoded are left out: they cannot be preempted."""
+        by_key: dict[str, list[SequenceGroup]] = {}
+        for group in self.running.values():
+            if group.source is None or group.source.is_written:
+                by_key.setdefault(group.request.key, []).append(group)
+        return by_key
+
+    def num_pages_of_key(self, key: str) -> int:
+        """Pages of the running groups of a key; those that they share count several times."""
+        return sum(one.num_pages for one in self.running.values() if one.request.key == key)
+
+    def num_preemptible_pages(self) -> int:
+        """Pages of all running groups but the first of each key."""
+        return sum(one.num_pages for groups in self.running_by_key().values() for one in groups[1:])
+
     def add(self, request: Request) -> None:
         group = SequenceGroup(request, self.num_arrived, RequestTimes(self.now()))
         self.groups[request.id] = group
         self.num_arrived += 1
-        self.waiting.add(group)
+        self.waiting.arrive(group)
 
     def start(self, group: SequenceGroup) -> None:
         """Move a waiting group to the running ones."""
@@ -89,7 +118,8 @@ class SchedulerState:
         for group in self.groups.values():
             group.drop_pages()
         groups = [group for name, group in self.groups.items() if only is None or name in only]
-        self.waiting.rebuild(groups, [*self.running.values(), *self.waiting.preempted])
+        admitted = [*self.running.values(), *self.waiting.preempted]
+        self.waiting.rebuild(groups, admitted, self.groups.values())
         self.running.clear()
         self.num_running = 0
 
@@ -99,6 +129,7 @@ class SchedulerState:
         del self.groups[group.request.id]
         if not self.stop(group):
             self.waiting.remove(group)
+        self.waiting.leave(group)
 
     def remove_sequence(self, group: SequenceGroup, index: int) -> None:
         """Remove one finished sequence; with the last one, the group."""

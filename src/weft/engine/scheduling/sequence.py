@@ -36,7 +36,7 @@ class Request:
     is_pooling: bool = False
     """The prompt runs once through the encoder and nothing is generated."""
     key: str = ""
-    """Name of the API key that it was sent with."""
+    """Name of the API key that it was sent with. Keys share the engine equally."""
     is_streamed: bool = False
     """Its tokens are read as they are generated, so that the time between two of them matters."""
 
@@ -156,6 +156,12 @@ class SequenceGroup:
         if self.source is None:
             num_tokens += len(self.request.source or ())
         return 0 if num_tokens == 1 else num_tokens
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of its sequences; those that they share count several times."""
+        tables = (one.tables for one in self.sequences if one.tables is not None)
+        return sum(len(table) for one in tables for table in one.by_group)
 
     def mark_admitted(self, now: float, num_cached: int = 0) -> None:
         """Record an admission; its time and cached tokens if it is the first."""

@@ -1,5 +1,5 @@
-"""Waiting sequence groups, in the order in which they are tried: longest cached prefix first, with
-aging so that no group waits forever.
+"""Waiting sequence groups of one API key, in the order in which they are tried: longest cached
+prefix first, with aging so that no group waits forever.
 
     preempted   before all others, the earliest admitted first
     aged        overtaken `patience` times: in the order of arrival, and nothing before them
