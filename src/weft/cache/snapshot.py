@@ -1,13 +1,15 @@
 """Cache contents across a restart: a KVCacheManager -> `CacheSnapshot`, and back into another one.
 
-Restoring assigns new page ids, whatever is free, and returns the mapping, so that the caller can
-write the saved rows there. Runs that share a prefix share its pages again. If the new pool is
-smaller, the most recently used runs and sources are restored. The eviction order is preserved.
+Restoring assigns new page ids, whatever is free, lets the caller write the saved rows there, and
+then adds runs and sources to the caches: an exception at any point leaves no cached page without
+its rows, and `KVCacheManager.recount` frees the others. Runs that share a prefix share its pages
+again. If the new pool is smaller, the most recently used runs and sources are restored. The
+eviction order is preserved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -112,53 +114,48 @@ def collect_pages(tables: Iterable[Iterable[int]], collected: set[int], num_page
     return True
 
 
-def restore(kv_cache: KVCacheManager, snapshot: CacheSnapshot) -> dict[int, int]:
-    """Put a snapshot into empty caches, as far as free pages reach: {page in it: page now}."""
+def restore(
+    kv_cache: KVCacheManager,
+    snapshot: CacheSnapshot,
+    write_rows: Callable[[Mapping[int, int]], None] = lambda new_ids: None,
+) -> dict[int, int]:
+    """Put a snapshot into empty caches, as far as free pages reach: {page in it: page now}.
+    `write_rows` gets this mapping before anything is cached."""
     assert not any(kv_cache.pool.is_cached), "restored into a cache that is not empty"
     assert not (snapshot.runs and isinstance(kv_cache.prefix_cache, NoPrefixCache)), (
         f"{len(snapshot.runs)} runs cannot be restored without a prefix cache"
     )
-    new_ids = {NULL_PAGE: NULL_PAGE}
-    for entry in what_fits(snapshot, kv_cache.pool.num_free).by_age:
+    kept = what_fits(snapshot, kv_cache.pool.num_free)
+    allocated = kv_cache.pool.allocate(len(kept.pages), OWNER)
+    assert allocated is not None, "what_fits has counted the pages"
+    new_ids = dict(zip(kept.pages, allocated, strict=True))
+    write_rows(new_ids)
+    for entry in kept.renumbered(new_ids).by_age:
         if isinstance(entry, CachedRun):
-            restore_run(kv_cache, entry, new_ids)
+            restore_run(kv_cache, entry)
         else:
-            restore_source(kv_cache, entry, new_ids)
-    del new_ids[NULL_PAGE]
+            restore_source(kv_cache, entry)
+    kv_cache.pool.free(allocated, OWNER)
     return new_ids
 
 
-def restore_run(kv_cache: KVCacheManager, run: CachedRun, new_ids: dict[int, int]) -> None:
+def restore_run(kv_cache: KVCacheManager, run: CachedRun) -> None:
     """Add one run to the prefix cache, the way the pages of a sequence are added."""
-    tables = PageTables(kv_cache.pool, kv_cache.windows, OWNER)
+    pool = kv_cache.pool
+    tables = PageTables(pool, kv_cache.windows, OWNER)
     for page_ids in run.block_pages:
-        place_pages(kv_cache, page_ids, new_ids, kv_cache.pool.page_size)
+        pool.share(page_ids, OWNER)
+        pool.emit("write", [page for page in page_ids if page], OWNER, pool.page_size)
         for table, page in zip(tables.by_group, page_ids, strict=True):
-            table.append(new_ids[page])
+            table.append(page)
     match = kv_cache.prefix_cache.match([], run.namespace)
     kv_cache.prefix_cache.extend(match, run.tokens, tables, tables.num_blocks)
     kv_cache.prefix_cache.release(match, tables.release())
 
 
-def place_pages(
-    kv_cache: KVCacheManager, pages: Iterable[int], new_ids: dict[int, int], num_rows: int
-) -> None:
-    """Add a reference to the new page of each page; allocates those that have none yet."""
-    for page in pages:
-        if page in new_ids:
-            kv_cache.pool.share([new_ids[page]], OWNER)
-            continue
-        allocated = kv_cache.pool.allocate(1, OWNER)
-        assert allocated is not None, "what_fits has counted the pages"
-        new_ids[page] = allocated[0]
-        kv_cache.pool.emit("write", allocated, OWNER, num_rows)
-
-
-def restore_source(kv_cache: KVCacheManager, saved: SavedSource, new_ids: dict[int, int]) -> None:
+def restore_source(kv_cache: KVCacheManager, saved: SavedSource) -> None:
     pages = [page for table in saved.tables for page in table]
-    allocated = kv_cache.pool.allocate(len(pages), OWNER)
-    assert allocated is not None, "what_fits has counted the pages"
-    new_ids.update(zip(pages, allocated, strict=True))
-    source = kv_cache.encoder_cache.add(saved.key, saved.num_tokens, allocated, OWNER)
+    kv_cache.pool.share(pages, OWNER)
+    source = kv_cache.encoder_cache.add(saved.key, saved.num_tokens, pages, OWNER)
     kv_cache.encoder_cache.mark_written(source)
     kv_cache.encoder_cache.release(source, OWNER)

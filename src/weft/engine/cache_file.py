@@ -8,7 +8,8 @@
 Rows of another model would give wrong results without an error. So a file is used only if its whole
 key equals that of the engine, all checksums are right, and tensors and index fit the engine's
 pages. All of this is checked before the caches are changed: after an error they are still empty and
-valid. The file is written under a temporary name and renamed, by one process at a time; only a
+valid. Rows are copied before anything is cached, so that an interrupted load leaves no page without
+its rows. The file is written under a temporary name and renamed, by one process at a time; only a
 regular file is replaced.
 """
 
@@ -162,16 +163,18 @@ def load_cache(path: Path, key: Key, kv_cache: KVCacheManager, store: KVStore) -
     contents = read_index(path, tensors, kv_cache)
     if isinstance(kv_cache.prefix_cache, NoPrefixCache):
         contents = CacheSnapshot([], contents.sources)
-    pages = contents.pages
-    moved = restore(kv_cache, contents)
-    saved = [page for page in pages if page in moved]
-    rows = torch.tensor([page - 1 for page in saved], dtype=torch.long)
+    moved = restore(kv_cache, contents, lambda new_ids: write_rows(tensors, store, new_ids))
+    return summary(kv_cache, len(moved), len(contents.pages) - len(moved))
+
+
+def write_rows(tensors: Mapping[str, Tensor], store: KVStore, new_ids: Mapping[int, int]) -> None:
+    """Copy the rows of the pages of a file to new pages."""
+    rows = torch.tensor([page - 1 for page in new_ids], dtype=torch.long)
     places = [
         {name: tensors[f"{place}.{name}"][rows] for name in part}
         for place, part in enumerate(store.rows)
     ]
-    store.write_pages([moved[page] for page in saved], places)
-    return summary(kv_cache, len(moved), len(pages) - len(moved))
+    store.write_pages(list(new_ids.values()), places)
 
 
 def read_file(path: Path, key: Key, store: KVStore) -> dict[str, Tensor]:

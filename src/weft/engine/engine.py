@@ -316,9 +316,12 @@ class Engine:
 
     def load_cache(self, path: str | Path) -> CacheFileSummary:
         """Load what an engine of the same model and settings has saved; if not everything fits,
-        the most recently used. Raises a DataError, and the cache stays empty, for other files."""
+        the most recently used. Raises a DataError, and the cache stays empty, for other files.
+        After an exception at any point it holds a part of the file, or nothing."""
+        self.finish_recovery()
+        key, store = self.cache_key, self.runner.need_store()
         try:
-            return load_cache(Path(path), self.cache_key, self.kv_cache, self.runner.need_store())
+            return load_cache(Path(path), key, self.kv_cache, store)
         except BaseException:
             recover(self.state)
             raise
