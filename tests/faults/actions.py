@@ -88,11 +88,12 @@ def write_inputs() -> None:
     Path("corpus.txt").write_text("".join(f"{line} {n}\n" for n in range(12) for line in LINES))
 
 
-def checkpoint(seed: str, width: str) -> Checkpoint:
+def checkpoint(seed: str, width: str, template: str | None) -> Checkpoint:
     """A small decoder; models of different widths have different tokenizers."""
     model = tiny("decoder", seed=int(seed), width=int(width), **SIZES).model
     lines = [f"{line} {width}" for line in LINES]
-    return Checkpoint(model, byte_level_tokenizer(lines), "lm", {"seed": int(seed)})
+    tokenizer, scores = byte_level_tokenizer(lines), {"seed": int(seed)}
+    return Checkpoint(model, tokenizer, "lm", scores, chat_template=template)
 
 
 def byte_level_tokenizer(lines: list[str]) -> Tokenizer:
@@ -111,8 +112,8 @@ def byte_level_tokenizer(lines: list[str]) -> Tokenizer:
 
 
 @reported
-def save_model(path: str, seed: str, width: str = "16") -> None:
-    save_folder(Path(path), checkpoint(seed, width))
+def save_model(path: str, seed: str, width: str = "16", template: str | None = None) -> None:
+    save_folder(Path(path), checkpoint(seed, width, template))
 
 
 @reported

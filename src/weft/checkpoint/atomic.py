@@ -7,7 +7,7 @@ writing stays behind under such a name until `remove_leftovers`, which a writer 
 
 Several files of an existing folder are replaced at once (`replaced_files`): the new ones are
 complete in a sub-folder that is renamed to COMMITTED, then take the places of the old ones, then
-the sub-folder is removed. While it exists, readers use it (`current_folder`), and the next writer
+the sub-folder is removed. While it exists, readers use it (folder_reader.py), and the next writer
 completes the replacement.
 
 A disk that is full or fails raises a DiskError, whichever library was writing; the temporary files
@@ -23,7 +23,7 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -159,24 +159,29 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_files(target: Path, last: str) -> Iterator[Path]:
+def replaced_files(target: Path, last: str, optional: Collection[str] = ()) -> Iterator[Path]:
     """A temporary folder to fill with files for an existing folder. When the block ends without an
-    error, they replace those of the same name, all of them or none; `last` comes last."""
+    error, they replace those of the same name, all of them or none; `last` comes last. Files in
+    `optional` that are not among them are removed; all others stay."""
     with disk_errors(target):
-        finish_replacing(target, last)
+        finish_replacing(target, last, optional)
         with temporary_folder(target / "files") as temporary:
             yield temporary
             sync_tree(temporary)
             temporary.rename(target / COMMITTED)
             sync(target)
-            finish_replacing(target, last)
+            finish_replacing(target, last, optional)
 
 
-def finish_replacing(target: Path, last: str) -> None:
+def finish_replacing(target: Path, last: str, optional: Collection[str] = ()) -> None:
     """Complete the replacement of files that a process may have been killed in."""
     source = target / COMMITTED
     if not source.is_dir():
         return
+    for name in optional:
+        if (target / name).is_file() and not (source / name).is_file():
+            (target / name).unlink()
+            sync((target / name).parent)
     files = [file.relative_to(source) for file in sorted(source.rglob("*")) if file.is_file()]
     for file in sorted(files, key=lambda file: str(file) == last):
         make_folder((target / file).parent)

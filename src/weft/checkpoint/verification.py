@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from weft.checkpoint.atomic import current_folder
+from weft.checkpoint.folder_reader import read_consistently
 from weft.checkpoint.hub import CATALOG, pulled_folder, resolve
 from weft.checkpoint.run_folder import CHECKPOINTS, RUN_FILE, checkpoint_folder, checkpoint_steps
 from weft.checkpoint.sha256sums import SUMS_FILE, file_sha256, read_sums
-from weft.checkpoint.weft_folder import has_model
+from weft.checkpoint.weft_folder import MODEL_FILES, has_model
 from weft.core.errors import DataError
 
 
@@ -34,9 +35,10 @@ def verify(model: str | Path) -> list[FileCheck]:
     path = resolve(model)
     if not path.exists():
         raise DataError("there is no such model. Check the path.", path)
-    folder = current_folder(path) if path.is_dir() else path.parent
-    only = None if path.is_dir() else path.name
-    checks = list(check_folder(folder, recorded_sums(model, folder), only))
+    if path.is_dir():
+        checks = read_consistently(path, MODEL_FILES, partial(check_folder, model))
+    else:
+        checks = check_folder(model, path.parent, path.name)
     if (path / RUN_FILE).is_file():
         checks = [*(checks if has_model(path) else []), *check_checkpoints(path)]
     if not any(check.result != "not recorded" for check in checks):
@@ -57,7 +59,11 @@ def recorded_sums(model: str | Path, folder: Path) -> Mapping[str, str]:
     return sums
 
 
-def check_folder(folder: Path, sums: Mapping[str, str], only: str | None) -> Iterator[FileCheck]:
+def check_folder(model: str | Path, folder: Path, only: str | None = None) -> list[FileCheck]:
+    return list(check_files(folder, recorded_sums(model, folder), only))
+
+
+def check_files(folder: Path, sums: Mapping[str, str], only: str | None) -> Iterator[FileCheck]:
     """One result per recorded file, or for `only` one of them."""
     if only is not None and only not in sums:
         yield FileCheck(only, "not recorded")
@@ -78,7 +84,7 @@ def check_checkpoints(run: Path) -> Iterator[FileCheck]:
     for step in checkpoint_steps(run / CHECKPOINTS):
         folder = checkpoint_folder(run / CHECKPOINTS, step)
         sums = read_sums(folder)
-        checks = list(check_folder(folder, sums, None))
+        checks = list(check_files(folder, sums, None))
         if not sums:
             checks = [FileCheck("", "not recorded")]
         if folder.is_dir():

@@ -28,8 +28,9 @@ from weft.checkpoint.atomic import (
     write_file,
 )
 from weft.checkpoint.families.generation_config import GenerationConfig
+from weft.checkpoint.folder_reader import read_consistently
 from weft.checkpoint.safetensors_files import SafetensorsSource, open_file, write_shard
-from weft.checkpoint.sha256sums import write_sums
+from weft.checkpoint.sha256sums import SUMS_FILE, write_sums
 from weft.checkpoint.tensor_source import (
     load_weight,
     tied_names,
@@ -43,9 +44,19 @@ from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
 from weft.nn.packed_modules import check_not_packed
 from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
+from weft.text.tokenizer_files import TARGET_FOLDER, TOKENIZER_FILE
 
 CONFIG_FILE, WEIGHTS_FILE, SCORES_FILE = "config.json", "model.safetensors", "scores.json"
 TEMPLATE_FILE = "chat_template.jinja"
+TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE)
+OPTIONAL_FILES = (TEMPLATE_FILE, *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES))
+"""Files that not all models have: a model that has none of them removes those of the last one."""
+MODEL_FILES = (
+    *(CONFIG_FILE, WEIGHTS_FILE, SCORES_FILE, SUMS_FILE),
+    *TOKENIZER_FILES,
+    *OPTIONAL_FILES,
+)
 VERSION = 1
 
 
@@ -79,7 +90,7 @@ def save_folder(path: Path, checkpoint: Checkpoint) -> None:
 def write_folder(path: Path, checkpoint: Checkpoint) -> None:
     """`save_folder` for a caller that holds the lock."""
     if path.exists():
-        with replaced_files(path, last=SCORES_FILE) as folder:
+        with replaced_files(path, SCORES_FILE, OPTIONAL_FILES) as folder:
             write_contents(folder, checkpoint)
     else:
         with new_folder(path) as folder:
@@ -107,7 +118,10 @@ def write_contents(folder: Path, checkpoint: Checkpoint) -> None:
 def has_model(path: Path) -> bool:
     """Whether a folder has settings and complete weights: the header is valid, and the length of
     the file is the one that it implies."""
-    folder = current_folder(path)
+    return read_consistently(path, MODEL_FILES, has_complete_weights)
+
+
+def has_complete_weights(folder: Path) -> bool:
     try:
         open_file(folder / WEIGHTS_FILE)
     except DataError:
@@ -123,13 +137,7 @@ def is_finished(path: Path) -> bool:
 
 def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """The model in eval mode, with its tokenizer."""
-    folder = current_folder(path)
-    try:
-        return read_folder(folder, device)
-    except (DataError, FileNotFoundError):
-        if folder == path or folder.exists():
-            raise
-        return read_folder(path, device)  # meanwhile the new files have their places
+    return read_consistently(path, MODEL_FILES, lambda folder: read_folder(folder, device))
 
 
 def read_folder(path: Path, device: torch.device | str) -> Checkpoint:
@@ -158,14 +166,13 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
 
 
 def describe_model(path: Path) -> tuple[str | None, ModelConfig]:
-    path = current_folder(path)
-    values = read_config(path)
+    values = read_consistently(path, MODEL_FILES, read_config)
     config = ModelConfig.from_dict(values["model"], where=str(path / CONFIG_FILE))
     return values.get("family"), config
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer.load(current_folder(path))
+    return read_consistently(path, MODEL_FILES, Tokenizer.load)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -23,7 +23,6 @@ import torch
 from weft.checkpoint.atomic import (
     COMMITTED,
     PREFIX,
-    current_folder,
     finish_replacing,
     make_folder,
     move_files,
@@ -31,9 +30,12 @@ from weft.checkpoint.atomic import (
     temporary_folder,
 )
 from weft.checkpoint.disk_space import Report, check_space, folder_bytes, no_report
+from weft.checkpoint.folder_reader import read_consistently
 from weft.checkpoint.run_folder import KINDS, RUN_FILE, RUN_VERSION
 from weft.checkpoint.tensor_source import unique_state
 from weft.checkpoint.weft_folder import (
+    MODEL_FILES,
+    OPTIONAL_FILES,
     SCORES_FILE,
     Checkpoint,
     copy_state,
@@ -151,7 +153,7 @@ def train_in_process(
     """The run of one process."""
     if is_finished(out):
         log.info("run=finished out=%s", out)
-        return read_settings(current_folder(out) / SCORES_FILE)
+        return read_consistently(out, MODEL_FILES, lambda model: read_settings(model / SCORES_FILE))
     distributed.on_rank_zero(lambda: train_tokenizer(recipe, files, out))
     tokenizer = Tokenizer.load(out)
     distributed.on_rank_zero(lambda: check_run_space(recipe, files, tokenizer, out, report))
@@ -192,7 +194,7 @@ def remove_rest(out: Path) -> None:
     if is_clean and not any(out.glob(f"{PREFIX}*")):
         return
     with suppress(LockedError, OSError), writer_lock(out, out / LOCK_FILE):
-        finish_replacing(out, last=SCORES_FILE)
+        finish_replacing(out, SCORES_FILE, OPTIONAL_FILES)
         remove_tokens(out)
 
 
