@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from weft.nn.norm import NormConfig, build_norm
+from weft.nn.config import NormConfig
+from weft.nn.norm import build_norm
 
 B, T, D = 2, 5, 12
 

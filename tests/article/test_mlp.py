@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from weft.nn.feedforward import MLPConfig, build_feedforward
+from weft.nn.config import MLPConfig
+from weft.nn.feedforward import build_feedforward
 
 B, T, D, INNER = 2, 5, 12, 28
 

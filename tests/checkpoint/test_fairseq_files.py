@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from tests.engine.asking import beam_search
+from weft.checkpoint.description import find_format
 from weft.checkpoint.fairseq_files import FairseqFolder, load_tokenizer, open_fairseq
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.fairseq import FAMILY
 from weft.checkpoint.families.hf_config import HFConfig
-from weft.checkpoint.formats import find_format
 from weft.checkpoint.tensor_source import build_from_source
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.forward_batch import ForwardBatch

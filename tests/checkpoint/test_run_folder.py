@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 import weft
 from tests.training.material import files, recipe
 from weft.checkpoint import run_folder
-from weft.checkpoint.formats import describe, load_checkpoint
+from weft.checkpoint.description import describe
+from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.weft_folder import unique_state
 from weft.core.errors import DataError
 from weft.training.run import run_training

@@ -12,13 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from weft.checkpoint.safetensors_files import (
-    INDEX_FILE,
-    WEIGHTS_FILE,
-    SafetensorsSource,
-    open_file,
-    open_safetensors,
-)
+from weft.checkpoint.safetensors_files import SafetensorsSource, open_safetensors
+from weft.checkpoint.safetensors_header import INDEX_FILE, WEIGHTS_FILE, open_file
 from weft.core.errors import DataError
 
 TENSORS = {

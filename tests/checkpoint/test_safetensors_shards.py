@@ -12,14 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import weft
 from weft.checkpoint.formats import convert
-from weft.checkpoint.safetensors_files import (
-    INDEX_FILE,
-    WEIGHTS_FILE,
-    open_safetensors,
-    parse_size,
-    plan_shards,
-    save_shards,
-)
+from weft.checkpoint.safetensors_files import open_safetensors, parse_size, plan_shards, save_shards
+from weft.checkpoint.safetensors_header import INDEX_FILE, WEIGHTS_FILE
 from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 

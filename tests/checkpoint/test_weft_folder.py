@@ -8,16 +8,10 @@ from safetensors.torch import load_file, save_file
 
 from tests.engine.tiny import LINES, TASKS, tiny
 from weft.checkpoint import weft_folder
+from weft.checkpoint.folder_files import CONFIG_FILE, SCORES_FILE
+from weft.checkpoint.safetensors_header import WEIGHTS_FILE
 from weft.checkpoint.sha256sums import SUMS_FILE
-from weft.checkpoint.weft_folder import (
-    CONFIG_FILE,
-    SCORES_FILE,
-    WEIGHTS_FILE,
-    Checkpoint,
-    load_folder,
-    save_folder,
-    unique_state,
-)
+from weft.checkpoint.weft_folder import Checkpoint, load_folder, save_folder, unique_state
 from weft.core.errors import ConfigError, DataError
 from weft.core.forward_batch import ForwardBatch
 from weft.models.transformer import EncoderDecoder

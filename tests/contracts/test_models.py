@@ -14,7 +14,7 @@ from weft.core.forward_batch import ForwardBatch
 from weft.models.build import AnyModel, build_model
 from weft.models.config import ModelConfig
 from weft.models.transformer import Decoder, EncoderDecoder
-from weft.nn.positions import POSITIONS
+from weft.nn.positions.encodings import POSITIONS
 
 from .settings import POSITION_SETTINGS, configs
 

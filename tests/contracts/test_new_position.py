@@ -19,15 +19,17 @@ from weft.models.config import ModelConfig
 from weft.models.transformer import Decoder
 from weft.native import attention_kernels
 from weft.native.library import native
-from weft.nn.attention import build_attention, paged_attention
+from weft.nn.attention import paged_attention
 from weft.nn.attention.base import AttentionContext, AttentionSlot
 from weft.nn.attention.config import AttentionConfig
 from weft.nn.attention.grouped_query import GroupedQueryAttention
+from weft.nn.attention.heads import build_attention
 from weft.nn.attention.kernels import dispatch, tiled
 from weft.nn.attention.masks import Causal
-from weft.nn.norm import NormConfig
-from weft.nn.positions import POSITIONS, build_position, config_union
-from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
+from weft.nn.config import NormConfig
+from weft.nn.positions.base import Bias, Position
+from weft.nn.positions.config import PositionConfigBase, PositionShape, config_union
+from weft.nn.positions.encodings import POSITIONS, build_position
 
 H, K, C, D = 4, 2, 6, 24
 LENGTHS = [5, 7]
@@ -135,7 +137,7 @@ ALL = {**POSITIONS, **NEW}
 class NewModelConfig(ModelConfig):
     """ModelConfig whose position may also be one of the new kinds."""
 
-    position: config_union(ALL)  # type: ignore[valid-type]
+    position: config_union(one.config_type for one in ALL.values())  # type: ignore[valid-type]
 
 
 def int32(*values: int) -> Tensor:

@@ -9,7 +9,7 @@ from safetensors.torch import save
 from tests.engine import plain
 from tests.engine.asking import generate
 from tests.engine.tiny import LINES, pieces, tiny, tiny_folder
-from weft.checkpoint.weft_folder import CONFIG_FILE
+from weft.checkpoint.folder_files import CONFIG_FILE
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.loaded_model import LoadedModel, load

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from weft.engine.logits import NextTokenLogits
-from weft.nn.lm_head import LMHead, LMHeadConfig
-from weft.nn.norm import NormConfig
+from weft.nn.config import LMHeadConfig, NormConfig
+from weft.nn.lm_head import LMHead
 from weft.nn.packed_modules import PackedLMHead, pack_model
 
 V, D, N = 90, 24, 40

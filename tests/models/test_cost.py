@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.contiguous_cache import ContiguousCache
+from weft.core.device import DTYPES
+from weft.core.errors import ConfigError
 from weft.core.forward_batch import ForwardBatch
-from weft.models.build import build_model
+from weft.models.build import build_model, empty_model
 from weft.models.config import ModelConfig
-from weft.models.cost import compare_heads, cost_of
+from weft.models.cost import DTYPE_BYTES, compare_heads, cost_of
 from weft.models.transformer import EncoderDecoder
+from weft.models.weight_shapes import weight_shapes
 
 from ..contracts.settings import configs
 
@@ -26,9 +29,67 @@ def test_parameters_and_cache_bytes_are_those_of_the_built_model(
 ) -> None:
     config = data.draw(configs(kind))
     model, cost = build_model(config), cost_of(config)
+    shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    assert weight_shapes(config) == shapes
     assert cost.parameters == sum(weight.numel() for weight in model.parameters())
     cache = ContiguousCache(model.kv_specs(), batch_size=1, max_len=1)
     assert cost.kv_bytes_per_token == sum(t.nbytes for rows in cache.rows for t in rows.values())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kind": "encoder", "pooler": True, "embedding": {"segments": 2, "norm": True}},
+        {"kind": "encoder", "head": {"transform": True, "bias": True}, "final_norm": True},
+        {"kind": "encoder-decoder", "source_vocab_size": 31, "embedding": {"tied": "none"}},
+        {"kind": "encoder-decoder", "encoder_layers": 1, "embedding": {"tied": "input"}},
+        {
+            "kind": "decoder",
+            "dense_layers": 1,
+            "dense_feedforward": {"kind": "geglu"},
+            "feedforward": {"kind": "experts", "shared_experts": 0, "correction": True},
+        },
+        {
+            "kind": "decoder",
+            "position": {"kind": "learned", "max_len": 9, "offset": 2},
+            "attention": {"num_heads": 4, "bias": True, "out_bias": False},
+        },
+        {
+            "kind": "decoder",
+            "position": {"kind": "rotary"},
+            "local_position": {"kind": "rotary", "base": 100.0},
+            "attention": {"num_heads": 4, "pattern": {"kind": "window", "window": 8}},
+        },
+    ],
+)
+def test_shapes_are_those_of_the_built_model(values: dict) -> None:
+    sizes = {"vocab_size": 29, "width": 24, "num_layers": 2, "max_len": 64}
+    config = ModelConfig(**sizes, **{"attention": {"num_heads": 4}, **values})
+    parameters = empty_model(config).named_parameters()
+    assert weight_shapes(config) == {name: tuple(weight.shape) for name, weight in parameters}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bytes_of_each_dtype_are_those_of_torch(dtype: str) -> None:
+    cost = cost_of(ModelConfig(), dtype=dtype)
+    assert DTYPE_BYTES[dtype] == DTYPES[dtype].itemsize and list(DTYPE_BYTES) == list(DTYPES)
+    assert cost.weight_bytes == cost.parameters * DTYPES[dtype].itemsize
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"position.kind": "sinusoidal", "width": 33, "attention.num_heads": 3},
+        {"width": 2**31 - 1, "attention.num_heads": 1, "feedforward.width": 2**31 - 1},
+    ],
+)
+def test_sizes_that_cannot_be_built_have_the_message_of_building(changes: dict) -> None:
+    config = ModelConfig(kind="decoder", position={"kind": "none"}).with_changes(changes)
+    with pytest.raises(ConfigError) as building:
+        empty_model(config)
+    with pytest.raises(ConfigError) as counting:
+        cost_of(config)
+    assert str(counting.value) == str(building.value)
 
 
 @pytest.mark.parametrize("heads", ["mha", "gqa", "mqa"])

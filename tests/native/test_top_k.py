@@ -10,8 +10,8 @@ import torch
 from weft.native import kernels
 from weft.native.kernels import log_sum_exp, top_k
 from weft.native.library import native
-from weft.nn.lm_head import LMHead, LMHeadConfig
-from weft.nn.norm import NormConfig
+from weft.nn.config import LMHeadConfig, NormConfig
+from weft.nn.lm_head import LMHead
 from weft.nn.packed_modules import MIN_ROWS_PER_THREAD, PackedLMHead, pack_model
 
 

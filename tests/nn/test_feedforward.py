@@ -14,14 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from weft.core.config import Config
 from weft.core.errors import ConfigError
-from weft.nn.feedforward import (
-    FEEDFORWARDS,
-    FeedForwardConfig,
-    GatedMLP,
-    GatedMLPConfig,
-    MLPConfig,
-    build_feedforward,
-)
+from weft.nn.config import FeedForwardConfig, GatedMLPConfig, MLPConfig
+from weft.nn.feedforward import FEEDFORWARDS, GatedMLP, build_feedforward
 
 B, T, D, WIDTH = 2, 5, 12, 28
 THEIRS = {"hidden_size": D, "intermediate_size": WIDTH, "num_attention_heads": 3}

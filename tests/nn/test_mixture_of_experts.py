@@ -15,7 +15,8 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 
 from weft.core.errors import ConfigError
 from weft.native import packed
-from weft.nn.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig, Router
+from weft.nn.config import MixtureOfExpertsConfig
+from weft.nn.mixture_of_experts import MixtureOfExperts, Router
 from weft.nn.packed_modules import PackedRouter, pack_model, unpack_model
 
 B, T, D, E, WIDTH = 2, 7, 12, 8, 20

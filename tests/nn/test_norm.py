@@ -10,7 +10,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from weft.core.errors import ConfigError
 from weft.native.library import native
-from weft.nn.norm import NORMS, LayerNorm, Norm, NormConfig, RMSNorm, build_norm
+from weft.nn.config import NormConfig
+from weft.nn.norm import NORMS, LayerNorm, Norm, RMSNorm, build_norm
 
 B, T, D = 2, 5, 24
 

@@ -20,7 +20,7 @@ import torch
 
 from tests.soak.checkpoint_bases import BASES, base_folder, model_path
 from tests.soak.checkpoint_edits import apply_edits, random_edits
-from weft.checkpoint.formats import describe as describe_checkpoint
+from weft.checkpoint.description import describe as describe_checkpoint
 from weft.checkpoint.formats import load_checkpoint, load_tokenizer
 from weft.core.errors import WeftError
 from weft.core.forward_batch import ForwardBatch

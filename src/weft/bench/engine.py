@@ -35,7 +35,7 @@ from weft.bench.peers.systems import (
     Report,
     start_systems,
 )
-from weft.checkpoint.formats import describe
+from weft.checkpoint.description import describe
 from weft.core.errors import UsageError
 from weft.core.registry import pick
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from weft.bench.measure import machine
-from weft.checkpoint.formats import describe
+from weft.checkpoint.description import describe
 from weft.core.errors import UsageError
 from weft.models.build import build_model
 from weft.models.config import ModelConfig

@@ -22,7 +22,8 @@ from weft.bench.peers.systems import (
     peers_for,
     start_systems,
 )
-from weft.checkpoint.formats import describe, load_tokenizer
+from weft.checkpoint.description import describe
+from weft.checkpoint.formats import load_tokenizer
 from weft.core.errors import UsageError
 from weft.core.registry import pick
 from weft.text.corpus import read_lines

@@ -1,12 +1,17 @@
 """Checkpoints: models and their files, in several formats.
 
-formats                 the table of formats; load, describe, convert
+description             the table of formats; describe
+formats                 load and convert a model of any format
 weft_folder             Weft's model folder
-run_folder              a training run: its files, and reading its newest checkpoint
+folder_files            its files that describe it
+run_folder              a training run: reading its newest checkpoint
+run_files               its files that describe it
 huggingface             Hugging Face folders, through a family
+hf_header               their settings and tensor names
 families/               one file per model family: its Hugging Face and GGUF names and settings
 gguf/                   GGUF files
 fairseq_files           fairseq folders (read only)
+safetensors_header      names and shapes in safetensors files and shards
 safetensors_files       safetensors files and shards as a source of tensors; writing them
 pickle_files            files of torch.save as a source of tensors
 tensor_source           the TensorSource contract; filling a model from one, and back

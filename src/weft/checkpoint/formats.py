@@ -1,115 +1,25 @@
-"""Paths and names -> models: the table of checkpoint formats, loading, and conversion.
-
-Each format is a module, imported when a path has that format, with
-
-    load_model(path, device, dtype)   a Checkpoint
-    describe_model(path)              family and ModelConfig, from headers alone
-    load_tokenizer(path)              the tokenizer, without the weights
-"""
+"""Paths and names -> models, in the formats of description.py: loading and conversion."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from weft.checkpoint.atomic import make_folder
+from weft.checkpoint.description import FORMATS, describe, find_format, format_of
 from weft.checkpoint.disk_space import Report, check_space, no_report
 from weft.checkpoint.hub import resolve
-from weft.checkpoint.run_folder import is_unfinished_run
 from weft.checkpoint.safetensors_files import MAX_SHARD_BYTES, parse_size
-from weft.checkpoint.weft_folder import CONFIG_FILE, Checkpoint, write_folder
+from weft.checkpoint.weft_folder import Checkpoint, write_folder
 from weft.checkpoint.writer_lock import lock_path, remove_stale, writer_lock
-from weft.core.config import read_settings
-from weft.core.errors import DataError, UsageError
-from weft.models.build import empty_model
-from weft.models.config import ModelConfig
+from weft.core.errors import UsageError
+from weft.models.cost import cost_of
 from weft.text.tokenizer import Tokenizer
 
 BYTES_PER_WEIGHT = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 """Of the types of `convert`; q8_0 has a scale of 2 bytes for 32 weights."""
-LOADABLE = (
-    "Name a Weft folder, a Hugging Face folder, a .gguf file, or a model that `weft pull` "
-    "installed."
-)
-
-
-def is_weft_folder(path: Path) -> bool:
-    """A folder that `weft train` or `weft convert` wrote."""
-    return (path / CONFIG_FILE).is_file() and "weft" in read_settings(path / CONFIG_FILE)
-
-
-def is_huggingface(path: Path) -> bool:
-    """A folder whose config.json has a model_type."""
-    return (path / CONFIG_FILE).is_file() and "model_type" in read_settings(path / CONFIG_FILE)
-
-
-def is_gguf(path: Path) -> bool:
-    """A file that starts with GGUF's magic number, or has its suffix."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(4) == b"GGUF" or path.suffix == ".gguf"
-
-
-def is_fairseq(path: Path) -> bool:
-    """A folder with a fairseq checkpoint and its dictionaries."""
-    has_weights = any(path.glob("checkpoint*.pt")) or (path / "model.pt").is_file()
-    return has_weights and any(path.glob("dict.*.txt"))
-
-
-@dataclass(frozen=True)
-class CheckpointFormat:
-    """One entry of FORMATS."""
-
-    matches: Callable[[Path], bool]
-    module: str
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self.module), name)
-
-
-FORMATS = {
-    "run": CheckpointFormat(is_unfinished_run, "weft.checkpoint.run_folder"),
-    "native": CheckpointFormat(is_weft_folder, "weft.checkpoint.weft_folder"),
-    "huggingface": CheckpointFormat(is_huggingface, "weft.checkpoint.huggingface"),
-    "gguf": CheckpointFormat(is_gguf, "weft.checkpoint.gguf.reader"),
-    "fairseq": CheckpointFormat(is_fairseq, "weft.checkpoint.fairseq_files"),
-}
-"""By name, in the order in which they are tried."""
-
-
-@dataclass(frozen=True)
-class CheckpointDescription:
-    """What the headers of a model say."""
-
-    format: str
-    family: str | None
-    config: ModelConfig
-
-
-def find_format(path: Path) -> str | None:
-    return next((name for name, entry in FORMATS.items() if entry.matches(path)), None)
-
-
-def format_of(path: Path) -> str:
-    """Name of the format; a DataError says what is at the path instead."""
-    name = find_format(path) if path.exists() else None
-    if name is not None:
-        return name
-    if not path.exists():
-        problem = "there is no such model"
-    elif not path.is_dir():
-        problem = "is not a model file"
-    elif (path / CONFIG_FILE).is_file():
-        problem = f"has a {CONFIG_FILE} without model_type"
-    else:
-        problem = f"has no {CONFIG_FILE}, so it is not a model folder"
-    raise DataError(f"{problem}. {LOADABLE}", path)
 
 
 def load_checkpoint(
@@ -121,14 +31,6 @@ def load_checkpoint(
     path = resolve(model)
     checkpoint: Checkpoint = FORMATS[format_of(path)].load_model(path, torch.device(device), dtype)
     return checkpoint
-
-
-def describe(model: str | Path) -> CheckpointDescription:
-    """Format, family and settings of a model, without reading its weights."""
-    path = resolve(model)
-    name = format_of(path)
-    family, config = FORMATS[name].describe_model(path)
-    return CheckpointDescription(name, family, config)
 
 
 def load_tokenizer(model: str | Path) -> Tokenizer:
@@ -165,8 +67,7 @@ def convert(
     remove_stale(out)
     if out.exists():
         raise UsageError(f"{out} already exists: choose another path, or remove it.")
-    num_weights = sum(w.numel() for w in empty_model(describe(model).config).parameters())
-    num_bytes = int(num_weights * BYTES_PER_WEIGHT[dtype or "f32"])
+    num_bytes = int(cost_of(describe(model).config).parameters * BYTES_PER_WEIGHT[dtype or "f32"])
     check_space(out, num_bytes)  # reported below, if the model can be written in this format
     make_folder(out.parent)
     with writer_lock(out, lock_path(out)):

@@ -6,7 +6,7 @@ A folder written here can be loaded by `transformers` and by Weft; it is complet
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +14,30 @@ import torch
 
 from weft.checkpoint.atomic import new_folder
 from weft.checkpoint.disk_space import Report, check_space, no_report
-from weft.checkpoint.families import FAMILIES, family_of
+from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.export_check import ExportMismatchError, export_config
 from weft.checkpoint.families.generation_config import GenerationConfig
-from weft.checkpoint.families.hf_config import HFConfig
-from weft.checkpoint.pickle_files import BIN_FILE, BIN_INDEX, open_pickles
-from weft.checkpoint.safetensors_files import (
-    INDEX_FILE,
-    MAX_SHARD_BYTES,
-    WEIGHTS_FILE,
-    open_safetensors,
-    save_shards,
+from weft.checkpoint.folder_files import CONFIG_FILE, TEMPLATE_FILE, write_json
+from weft.checkpoint.hf_header import (
+    HFHeader,
+    missing_weights,
+    read_folder_header,
+    read_hf_header,
 )
-from weft.checkpoint.sentence_transformers import read_pooling_files, write_pooling_files
+from weft.checkpoint.pickle_files import open_pickles
+from weft.checkpoint.safetensors_files import MAX_SHARD_BYTES, open_safetensors, save_shards
+from weft.checkpoint.sentence_transformers import write_pooling_files
 from weft.checkpoint.sha256sums import write_sums
 from weft.checkpoint.tensor_source import (
     RenamedSource,
     TensorSource,
     build_from_source,
-    check_tensor_names,
     split_state,
 )
-from weft.checkpoint.weft_folder import CONFIG_FILE, TEMPLATE_FILE, Checkpoint, write_json
-from weft.checkpoint.weight_rules import names_in_file
+from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.config import read_settings
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import UsageError
 from weft.models.build import AnyModel
 from weft.models.config import ModelConfig
 from weft.text import hf
@@ -55,17 +53,14 @@ class HFCheckpoint:
     family: Family
     config: ModelConfig
     source: TensorSource
+    """Under the names of the family's rules."""
     generation_config: GenerationConfig
 
 
 def open_folder(path: Path) -> HFCheckpoint:
-    """Settings and tensor names of a folder, from headers alone."""
-    values = read_settings(path / CONFIG_FILE)
-    file = path / "generation_config.json"
-    generation_values = {**values, **(read_settings(file) if file.is_file() else {})}
-    opened = open_hf(values, generation_values, path / CONFIG_FILE, open_tensors(path))
-    generation_config = read_pooling_files(path, opened.generation_config)
-    return replace(opened, generation_config=generation_config)
+    """Settings and tensors of a folder, from headers alone."""
+    source = open_tensors(path)
+    return with_source(read_folder_header(path, source.shapes, source.path), source)
 
 
 def open_hf(
@@ -74,81 +69,22 @@ def open_hf(
     path: Path,
     source: TensorSource,
 ) -> HFCheckpoint:
-    """Settings of a config.json and tensors under Hugging Face names. `generation_values`:
-    config.json overridden by generation_config.json. `path` is for messages."""
-    family = family_of(values.get("model_type"), path)
-    if values.get("quantization_config"):
-        raise DataError(
-            "has a quantization_config: Weft does not read its packed weights. Use the weights "
-            "without quantization, or a GGUF file of the model.",
-            path,
-        )
-    config = family.read_hf(HFConfig(values, path, source.shapes))
-    generation_config = family.read_generation(HFConfig(generation_values, path))
-    check_ids(generation_config, config.vocab_size, path)
-    source = with_current_names(family, config, source)
-    check_tensor_names(family.rules(config), source, family.ignored)
-    return HFCheckpoint(family, config, source, generation_config)
+    """`read_hf_header` with the tensors of a source."""
+    header = read_hf_header(values, generation_values, path, source.shapes, source.path)
+    return with_source(header, source)
 
 
-def check_ids(generation_config: GenerationConfig, vocab_size: int, path: Path) -> None:
-    """A DataError for ids outside the vocabulary, with which nothing could be generated. An end
-    token that is never generated is logged when the model is used."""
-    ids_by_key: dict[str, list[int | None]] = {
-        "decoder_start_token_id": [generation_config.start],
-        "forced_bos_token_id": [generation_config.first],
-        "bad_words_ids": [*generation_config.banned],
-    }
-    for key, ids in ids_by_key.items():
-        for token_id in ids:
-            if token_id is not None and token_id >= vocab_size:
-                raise DataError(
-                    f"{key} is {token_id}, but the model has {vocab_size} tokens, 0 to "
-                    f"{vocab_size - 1}. Correct it in config.json or generation_config.json.",
-                    path,
-                )
+def with_source(header: HFHeader, source: TensorSource) -> HFCheckpoint:
+    renamed = RenamedSource(source, header.file_names)
+    return HFCheckpoint(header.family, header.config, renamed, header.generation_config)
 
 
 def open_tensors(path: Path) -> TensorSource:
     """The weights of a folder: safetensors if there are any, otherwise pickles."""
     source = open_safetensors(path) or open_pickles(path)
     if source is None:
-        raise DataError(f"{missing_weights(path)}. Copy the whole model folder.", path)
+        raise missing_weights(path)
     return source
-
-
-def missing_weights(path: Path) -> str:
-    """What a folder lacks: the index of its shards, or all weights."""
-    for kind, index in ((".safetensors", INDEX_FILE), (".bin", BIN_INDEX)):
-        shards = sorted(file.name for file in path.glob(f"*-of-*{kind}"))
-        if shards:
-            return f"has {shards[0]}, one of several files of weights, but no {index}"
-    return f"has no weights: neither {WEIGHTS_FILE} nor {BIN_FILE}"
-
-
-def with_current_names(family: Family, config: ModelConfig, source: TensorSource) -> TensorSource:
-    """The source under the names of the family's rules: legacy suffixes replaced, and a prefix
-    that some files lack or have in addition added or removed."""
-    expected = names_in_file(family.rules(config))
-    names = {current_name(name, family, source): name for name in source.shapes}
-    best = names
-    for prefix in family.prefixes:
-        for renamed in (
-            {prefix + new: old for new, old in names.items()},
-            {new.removeprefix(prefix): old for new, old in names.items()},
-        ):
-            if len(expected & renamed.keys()) > len(expected & best.keys()):
-                best = renamed
-    return RenamedSource(source, best)
-
-
-def current_name(name: str, family: Family, source: TensorSource) -> str:
-    """A name with its legacy suffix replaced, unless the file has a tensor of that name too."""
-    for suffix, new_suffix in family.legacy_suffixes.items():
-        new = name.removesuffix(suffix) + new_suffix
-        if name.endswith(suffix) and new not in source.shapes:
-            return new
-    return name
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
@@ -164,11 +100,6 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
         chat_template=find_template(path),
         family=opened.family.name,
     )
-
-
-def describe_model(path: Path) -> tuple[str, ModelConfig]:
-    opened = open_folder(path)
-    return opened.family.name, opened.config
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

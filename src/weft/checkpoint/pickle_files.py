@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from weft.checkpoint.safetensors_files import read_weight_map
+from weft.checkpoint.hf_header import BIN_FILE, BIN_INDEX
+from weft.checkpoint.safetensors_header import read_weight_map
 from weft.checkpoint.tensor_source import InMemorySource
 from weft.core.errors import DataError
 
-BIN_FILE, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 ZIP_MAGIC = b"PK\x03\x04"
 FAIRSEQ_PACKAGES = frozenset(("fairseq", "numpy", "omegaconf"))
 """Packages whose classes occur in fairseq checkpoints beside the weights."""

@@ -5,9 +5,9 @@
     model.safetensors.index.json        which tensor is in which shard
 
 Names, order and size limit are those of `transformers`. A tensor is never divided: one that is
-larger than the limit has a file of its own. The `safetensors` library checks the headers; its
-errors become DataErrors here. Tensors are read into our own memory (`FileReader`): the library maps
-them, and mapped pages count as memory of the process beside the weights made from them.
+larger than the limit has a file of its own. Headers are read by safetensors_header.py. Tensors are
+read into our own memory (`FileReader`): the `safetensors` library maps them, and mapped pages count
+as memory of the process beside the weights made from them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from weft.checkpoint.safetensors_header import (
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    SafetensorsHeader,
+    open_safetensors_header,
+)
 from weft.checkpoint.tensor_source import FileReader
-from weft.core.config import read_settings
-from weft.core.errors import MAX_SHOWN, DataError, UsageError, shortened, shown
+from weft.core.errors import DataError, UsageError
 
-WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5 * 10**9
 """Default size limit of a file."""
 DTYPES = {
@@ -47,36 +50,19 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 """Number formats by their names in the header."""
-MAX_FILE_NAME = 255
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
-class SafetensorsSource:
+class SafetensorsSource(SafetensorsHeader):
     """Tensors of one or more files. Only headers are read until `read` is called."""
 
     is_mapped = False
 
     def __init__(self, path: Path, files: Mapping[Path, Any]) -> None:
-        self.path, self.files = path, files
-        self.file_of = {name: file for file, opened in files.items() for name in opened.keys()}  # noqa: SIM118
+        super().__init__(path, files)
         self.readers = {file: FileReader(file) for file in files}
-
-    @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {
-            name: tuple(self.files[file].get_slice(name).get_shape())
-            for name, file in self.file_of.items()
-        }
-
-    @cached_property
-    def dtypes(self) -> dict[str, str]:
-        """Number formats as named in the header: F32, BF16, ..."""
-        return {
-            name: str(self.files[file].get_slice(name).get_dtype())
-            for name, file in self.file_of.items()
-        }
 
     @cached_property
     def offsets(self) -> dict[str, tuple[int, int]]:
@@ -120,54 +106,8 @@ def read_offsets(reader: FileReader) -> dict[str, tuple[int, int]]:
 
 def open_safetensors(folder: Path) -> SafetensorsSource | None:
     """The tensors of a folder; None if it has no safetensors file."""
-    if (folder / INDEX_FILE).is_file():
-        return SafetensorsSource(folder / INDEX_FILE, open_shards(folder))
-    path = folder / WEIGHTS_FILE
-    return SafetensorsSource(path, {path: open_file(path)}) if path.is_file() else None
-
-
-def open_file(path: Path) -> Any:
-    """A `safe_open` object, whose header is valid."""
-    try:
-        return safe_open(path, framework="pt")
-    except FileNotFoundError:
-        raise DataError("there is no such file. Copy the whole model folder.", path) from None
-    except (SafetensorError, OSError) as error:
-        raise DataError(
-            f"is not a complete safetensors file ({shortened(error)}). Copy it again.", path
-        ) from None
-
-
-def open_shards(folder: Path) -> dict[Path, Any]:
-    """The files of an index, each of which must contain exactly the tensors assigned to it."""
-    shards = read_weight_map(folder / INDEX_FILE)
-    opened = {folder / file: open_file(folder / file) for file in sorted(shards)}
-    for path, file in opened.items():
-        wrong = sorted(set(file.keys()) ^ shards[path.name])
-        if wrong:
-            raise DataError(
-                f"and {INDEX_FILE} differ in {wrong[0][:MAX_SHOWN]} and {len(wrong) - 1} more. "
-                "Use the files of one model.",
-                path,
-            )
-    return opened
-
-
-def read_weight_map(index: Path) -> dict[str, set[str]]:
-    """{file: names of its tensors} from an index. Files must be in the folder of the index."""
-    weight_map = read_settings(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise DataError("has no weight_map. Copy the whole model folder.", index)
-    shards: dict[str, set[str]] = {}
-    for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file or len(file) > MAX_FILE_NAME:
-            raise DataError(
-                f"assigns {name[:MAX_SHOWN]} to {shown(file)}: it must be a file in the same "
-                "folder.",
-                index,
-            )
-        shards.setdefault(file, set()).add(name)
-    return shards
+    header = open_safetensors_header(folder)
+    return None if header is None else SafetensorsSource(header.path, header.files)
 
 
 def save_shards(

@@ -19,7 +19,7 @@ from typing import Any
 
 from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.families.hf_config import HFConfig
-from weft.checkpoint.weft_folder import write_json
+from weft.checkpoint.folder_files import write_json
 from weft.core.config import read_settings, read_text
 from weft.core.errors import DataError
 

@@ -13,7 +13,6 @@ weights made from them, and a file truncated meanwhile would end the process.
 from __future__ import annotations
 
 import os
-import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +21,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.weight_rules import WeightRule, names_in_file
-from weft.core.errors import MAX_QUOTED, DataError
+from weft.checkpoint.weight_rules import WeightRule, check_tensor_names, raise_problems
+from weft.core.errors import DataError
 from weft.core.quantized import QuantizedMatrix
 from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
@@ -150,21 +149,8 @@ def check_names(
     parameters = {names[0] for names in tied_names(model).values()}
     differences = sorted(targets ^ parameters)[:5]
     assert not differences, f"rules and model differ: {differences}"
-    check_tensor_names(rules, source, ignored)
+    check_tensor_names(rules, source.shapes, ignored, source.path)
     raise_problems(list(shape_mismatches(model, rules, source)), source.path)
-
-
-def check_tensor_names(
-    rules: Sequence[WeightRule], source: TensorSource, ignored: Sequence[str]
-) -> None:
-    """A DataError that names missing and unexpected tensors. Needs no model, which takes long to
-    build if the settings claim thousands of layers."""
-    expected = names_in_file(rules)
-    problems = [f"{name} is missing" for name in sorted(expected - source.shapes.keys())]
-    surplus = [name for name in source.shapes if name not in expected]
-    unknown = [n for n in surplus if not any(re.fullmatch(p, n) for p in ignored)]
-    problems += [f"{name} is not part of this model" for name in unknown]
-    raise_problems(problems, source.path)
 
 
 def shape_mismatches(
@@ -182,16 +168,6 @@ def shape_mismatches(
         if expected != list(shapes.values()):
             actual = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
             yield f"{actual} where config.json implies {', '.join(map(str, expected))}"
-
-
-def raise_problems(problems: Sequence[str], path: Path) -> None:
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        first = "; ".join(problem[:MAX_QUOTED] for problem in problems[:3])
-        raise DataError(
-            f"does not match its settings: {first}{more}. Use the files of one model.",
-            path,
-        )
 
 
 def load_weight(

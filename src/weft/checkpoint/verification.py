@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from weft.checkpoint.folder_files import MODEL_FILES, RUN_FILE, has_model
 from weft.checkpoint.folder_reader import read_consistently
 from weft.checkpoint.hub import CATALOG, pulled_folder, resolve
-from weft.checkpoint.run_folder import CHECKPOINTS, RUN_FILE, checkpoint_folder, checkpoint_steps
+from weft.checkpoint.run_files import CHECKPOINTS, checkpoint_folder, checkpoint_steps
 from weft.checkpoint.sha256sums import SUMS_FILE, file_sha256, read_sums
-from weft.checkpoint.weft_folder import MODEL_FILES, has_model
 from weft.core.errors import DataError
 
 

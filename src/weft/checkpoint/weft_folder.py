@@ -10,7 +10,6 @@ SHA256SUMS            hashes of the files above
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,16 +20,26 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.atomic import (
-    current_folder,
     make_folder,
     new_folder,
     replaced_files,
     write_file,
 )
 from weft.checkpoint.families.generation_config import GenerationConfig
+from weft.checkpoint.folder_files import (
+    CONFIG_FILE,
+    MODEL_FILES,
+    OPTIONAL_FILES,
+    SCORES_FILE,
+    TEMPLATE_FILE,
+    VERSION,
+    read_config,
+    write_json,
+)
 from weft.checkpoint.folder_reader import read_consistently
-from weft.checkpoint.safetensors_files import SafetensorsSource, open_file, write_shard
-from weft.checkpoint.sha256sums import SUMS_FILE, write_sums
+from weft.checkpoint.safetensors_files import SafetensorsSource, write_shard
+from weft.checkpoint.safetensors_header import WEIGHTS_FILE, open_file
+from weft.checkpoint.sha256sums import write_sums
 from weft.checkpoint.tensor_source import (
     load_weight,
     tied_names,
@@ -39,25 +48,11 @@ from weft.checkpoint.tensor_source import (
 from weft.checkpoint.weight_rules import same
 from weft.checkpoint.writer_lock import LOCK_FILE, lock_path, writer_lock
 from weft.core.config import read_settings, read_text
-from weft.core.errors import DataError, shown
+from weft.core.errors import DataError
 from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
 from weft.nn.packed_modules import check_not_packed
 from weft.text.tokenizer import Tokenizer
-from weft.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
-from weft.text.tokenizer_files import TARGET_FOLDER, TOKENIZER_FILE
-
-CONFIG_FILE, WEIGHTS_FILE, SCORES_FILE = "config.json", "model.safetensors", "scores.json"
-TEMPLATE_FILE = "chat_template.jinja"
-TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE)
-OPTIONAL_FILES = (TEMPLATE_FILE, *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES))
-"""Files that not all models have: a model that has none of them removes those of the last one."""
-MODEL_FILES = (
-    *(CONFIG_FILE, WEIGHTS_FILE, SCORES_FILE, SUMS_FILE),
-    *TOKENIZER_FILES,
-    *OPTIONAL_FILES,
-)
-VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -115,26 +110,6 @@ def write_contents(folder: Path, checkpoint: Checkpoint) -> None:
     write_sums(folder)
 
 
-def has_model(path: Path) -> bool:
-    """Whether a folder has settings and complete weights: the header is valid, and the length of
-    the file is the one that it implies."""
-    return read_consistently(path, MODEL_FILES, has_complete_weights)
-
-
-def has_complete_weights(folder: Path) -> bool:
-    try:
-        open_file(folder / WEIGHTS_FILE)
-    except DataError:
-        return False
-    return (folder / CONFIG_FILE).is_file()
-
-
-def is_finished(path: Path) -> bool:
-    """Whether a run has written its model. Earlier versions wrote scores.json before the weights:
-    a kill left one without them."""
-    return (current_folder(path) / SCORES_FILE).is_file() and has_model(path)
-
-
 def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """The model in eval mode, with its tokenizer."""
     return read_consistently(path, MODEL_FILES, lambda folder: read_folder(folder, device))
@@ -165,33 +140,8 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
     return checkpoint
 
 
-def describe_model(path: Path) -> tuple[str | None, ModelConfig]:
-    values = read_consistently(path, MODEL_FILES, read_config)
-    config = ModelConfig.from_dict(values["model"], where=str(path / CONFIG_FILE))
-    return values.get("family"), config
-
-
 def load_tokenizer(path: Path) -> Tokenizer:
     return read_consistently(path, MODEL_FILES, Tokenizer.load)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The config.json of a Weft folder, of the version that is supported."""
-    file = path / CONFIG_FILE
-    if not file.is_file():
-        raise DataError(
-            f"has no {CONFIG_FILE}: this is not a model folder. Name a folder that is.", path
-        )
-    values = read_settings(file)
-    if values.get("weft") != VERSION:
-        raise DataError(
-            f"says weft = {shown(values.get('weft'))}: this version reads {VERSION}. Use the Weft "
-            "version that wrote it.",
-            file,
-        )
-    if not isinstance(values.get("model"), dict) or "task" not in values:
-        raise DataError("has no 'model' or no 'task'. Copy the file again.", file)
-    return values
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
@@ -235,8 +185,3 @@ def check_names_and_shapes(
             "one model.",
             path,
         )
-
-
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    write_file(path, text.encode())

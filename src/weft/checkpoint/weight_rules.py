@@ -9,17 +9,24 @@ the target from the file's tensors, `split` is the inverse; a family is a list o
 import and export use the same lines. Rules between Weft and Hugging Face have Weft names as
 targets; rules between Hugging Face and GGUF have Hugging Face names. Rules that only permute or
 concatenate rows apply to quantized matrices as well.
+
+Rules are made without torch: `weft info` compares names and shapes only (hf_header.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from weft.core.errors import MAX_QUOTED, DataError
 
-from weft.core.quantized import QuantizedMatrix
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from weft.core.quantized import QuantizedMatrix
 
 Shape = tuple[int, ...]
 
@@ -35,15 +42,8 @@ class WeightRule:
     permutes_rows: bool = False
     """Whether `join` only permutes or concatenates rows."""
     shape: Callable[[list[Shape]], Shape] | None = None
-    """Shape of the target from those of the file's tensors. None: from `join` applied to meta
-    tensors, which must not compute: arithmetic on meta tensors imports torch's compiler."""
-
-    def target_shape(self, shapes: list[Shape]) -> Shape:
-        """Shape of the target. Raises a RuntimeError, IndexError or ValueError if the tensors do
-        not match."""
-        if self.shape is not None:
-            return self.shape(shapes)
-        return tuple(self.join([torch.empty(shape, device="meta") for shape in shapes]).shape)
+    """Shape of the target from those of the file's tensors; a ValueError if they do not match.
+    None: not known without the tensors. The rules between Hugging Face and GGUF have one."""
 
     def join_quantized(self, parts: Iterable[QuantizedMatrix | None]) -> QuantizedMatrix | None:
         """`join` for quantized matrices; None if one is not quantized or their types differ."""
@@ -53,31 +53,82 @@ class WeightRule:
         if not self.permutes_rows or len(matrices) != len(parts) or len(kinds) != 1:
             return None
         minima = [matrix.minima for matrix in matrices if matrix.minima is not None]
-        return QuantizedMatrix(
-            self.join([matrix.words for matrix in matrices]),
-            self.join([matrix.scales for matrix in matrices]),
-            self.join(minima) if minima else None,
+        return replace(
+            matrices[0],
+            words=self.join([matrix.words for matrix in matrices]),
+            scales=self.join([matrix.scales for matrix in matrices]),
+            minima=self.join(minima) if minima else None,
         )
 
 
 def same(target: str, file: str) -> WeightRule:
     """The same tensor under another name."""
     return WeightRule(
-        target, (file,), lambda parts: parts[0], lambda whole: [whole], permutes_rows=True
+        target, (file,), lambda parts: parts[0], lambda whole: [whole], True, same_shape
     )
+
+
+def same_shape(shapes: list[Shape]) -> Shape:
+    return shapes[0]
 
 
 def transposed(target: str, file: str) -> WeightRule:
     """A matrix that the file stores as [in, out] (GPT-2)."""
-    return WeightRule(target, (file,), lambda parts: parts[0].T, lambda whole: [whole.T])
+    return WeightRule(
+        target,
+        (file,),
+        lambda parts: parts[0].T,
+        lambda whole: [whole.T],
+        shape=lambda shapes: shapes[0][::-1],
+    )
 
 
 def stacked(target: str, files: Sequence[str], sizes: Sequence[int]) -> WeightRule:
     """Several tensors of the file concatenated along their rows; `sizes`: rows of each."""
     rows = list(sizes)
     return WeightRule(
-        target, tuple(files), torch.cat, lambda whole: list(whole.split(rows)), permutes_rows=True
+        target,
+        tuple(files),
+        concatenate,
+        lambda whole: list(whole.split(rows)),
+        permutes_rows=True,
+        shape=stacked_shape,
     )
+
+
+def stacked_shape(shapes: list[Shape]) -> Shape:
+    """A ValueError unless all but the rows agree."""
+    if any(shape[1:] != shapes[0][1:] for shape in shapes):
+        raise ValueError(f"{shapes} differ in more than their rows")
+    return sum(shape[0] for shape in shapes), *shapes[0][1:]
+
+
+def indexed(target: str, files: Sequence[str]) -> WeightRule:
+    """Several tensors of the file as the entries of a new first dimension."""
+    return WeightRule(
+        target,
+        tuple(files),
+        lambda parts: concatenate([part[None] for part in parts]),
+        lambda whole: list(whole.unbind()),
+        permutes_rows=True,
+    )
+
+
+def stacked_by_index(target: str, files: Sequence[str], count: int, rows: int) -> WeightRule:
+    """The same with several tensors of `rows` rows for each of `count` entries, concatenated."""
+    return WeightRule(
+        target,
+        tuple(files),
+        lambda parts: concatenate(parts).unflatten(0, (count, -1)),
+        lambda whole: list(whole.flatten(0, 1).split(rows)),
+        permutes_rows=True,
+    )
+
+
+def concatenate(parts: list[Tensor], dim: int = 0) -> Tensor:
+    from torch import cat  # rules are made without torch
+
+    return cat(parts, dim)
 
 
 def converted(
@@ -86,7 +137,7 @@ def converted(
     from_file: Callable[[Tensor], Tensor],
     to_file: Callable[[Tensor], Tensor],
     permutes_rows: bool = False,
-    keeps_shape: bool = False,
+    shape: Callable[[list[Shape]], Shape] | None = None,
 ) -> WeightRule:
     """One tensor with a function for each direction."""
     return WeightRule(
@@ -95,7 +146,7 @@ def converted(
         lambda parts: from_file(parts[0]),
         lambda whole: [to_file(whole)],
         permutes_rows,
-        shape=(lambda shapes: shapes[0]) if keeps_shape else None,
+        shape,
     )
 
 
@@ -126,3 +177,26 @@ def stacked_layers(
 
 def names_in_file(rules: Iterable[WeightRule]) -> set[str]:
     return {name for rule in rules for name in rule.file_names}
+
+
+def check_tensor_names(
+    rules: Iterable[WeightRule], names: Collection[str], ignored: Sequence[str], path: Path
+) -> None:
+    """A DataError that names missing and unexpected tensors. Needs no model, which takes long to
+    build if the settings claim thousands of layers."""
+    expected = names_in_file(rules)
+    problems = [f"{name} is missing" for name in sorted(expected.difference(names))]
+    surplus = [name for name in names if name not in expected]
+    unknown = [n for n in surplus if not any(re.fullmatch(p, n) for p in ignored)]
+    problems += [f"{name} is not part of this model" for name in unknown]
+    raise_problems(problems, path)
+
+
+def raise_problems(problems: Sequence[str], path: Path) -> None:
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        first = "; ".join(problem[:MAX_QUOTED] for problem in problems[:3])
+        raise DataError(
+            f"does not match its settings: {first}{more}. Use the files of one model.",
+            path,
+        )

@@ -73,7 +73,7 @@ def command(
 
 def train_demo(out: Path, seed: int, steps: int | None) -> None:
     """Write the data and train the model, or resume; exit with the signal's code if stopped."""
-    from weft.checkpoint.weft_folder import is_finished
+    from weft.checkpoint.folder_files import is_finished
     from weft.cli.train_progress import watch_training
     from weft.core.device import choose_device
     from weft.demo import demo

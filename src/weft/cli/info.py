@@ -59,19 +59,16 @@ def command(
     if verify:
         verify_files(model, json)
         return
-    from weft.core.device import DTYPES
-    from weft.core.registry import pick
     from weft.models.cost import compare_heads, cost_of
 
     config = read_model(model, change or [])
-    chosen = pick(DTYPES, dtype, "dtype")
     if compare is not None:
-        costs = compare_heads(config, context, chosen)
+        costs = compare_heads(config, context, dtype)
         print_json({"rows": [cost.to_dict() for cost in costs]}) if json else print_comparison(
             costs
         )
         return
-    cost = cost_of(config, context, chosen)
+    cost = cost_of(config, context, dtype)
     if json:
         print_json({**cost.to_dict(), "model": config.to_dict()})
     else:
@@ -120,7 +117,7 @@ def read_recipe(path: Path) -> ModelConfig:
 
 
 def read_headers(model: str) -> ModelConfig:
-    from weft.checkpoint.formats import describe
+    from weft.checkpoint.description import describe
 
     description = describe(model)
     family = f", {description.family}" if description.family else ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.checkpoint.atomic import write_file
-from weft.checkpoint.weft_folder import write_json
+from weft.checkpoint.folder_files import write_json
 from weft.core.config import read_settings, with_overrides
 from weft.core.errors import DataError, UsageError
 from weft.demo.dates import DatePair, DateTask, PartName

@@ -13,7 +13,7 @@ from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.core.registry import nearest
 from weft.models.config import ModelConfig
-from weft.nn.positions import LearnedConfig
+from weft.nn.positions.config import LearnedConfig
 
 DYNAMIC_SCALING = (
     " (original_max_len of the model's dynamic RoPE scaling, the limit with a KV cache)"

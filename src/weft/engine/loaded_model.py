@@ -24,7 +24,8 @@ from typing import Any, Literal, Unpack, overload
 import torch
 from torch import Tensor
 
-from weft.checkpoint.formats import describe, load_checkpoint
+from weft.checkpoint.description import describe
+from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.hub import resolve
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.device import choose_device, choose_dtype, device_of

@@ -13,11 +13,13 @@ from pydantic import Field
 from weft.core.config import Config
 from weft.core.errors import Problem, shown
 from weft.nn.attention.config import AttentionConfig, warn_once
-from weft.nn.embedding import EmbeddingConfig
-from weft.nn.feedforward import FeedForwardConfig, MLPConfig
-from weft.nn.lm_head import LMHeadConfig
-from weft.nn.norm import NormConfig
-from weft.nn.positions import PositionConfig, RotaryConfig, SinusoidalConfig
+from weft.nn.config import EmbeddingConfig, FeedForwardConfig, LMHeadConfig, MLPConfig, NormConfig
+from weft.nn.positions.config import (
+    PositionConfig,
+    PositionShape,
+    RotaryConfig,
+    SinusoidalConfig,
+)
 
 MAX_LAYERS = 2_000
 """More than any model has: a file with a larger number is corrupt, and building it never ends."""
@@ -85,6 +87,25 @@ class ModelConfig(Config):
         if stack == "encoder" and self.encoder_layers is not None:
             return self.encoder_layers
         return self.num_layers
+
+    def vocab_size_of(self, stack: Literal["encoder", "decoder"]) -> int:
+        is_source = stack == "encoder" and self.kind == "encoder-decoder"
+        return (self.source_vocab_size if is_source else None) or self.vocab_size
+
+    def feedforward_of(self, layer: int) -> FeedForwardConfig:
+        return self.dense_feedforward if layer < self.dense_layers else self.feedforward
+
+    def position_shape(self, stack: Literal["encoder", "decoder"]) -> PositionShape:
+        """Sizes that the position encoding of a stack depends on."""
+        return PositionShape(
+            width=self.width,
+            num_heads=self.attention.num_heads,
+            head_size=self.attention.query_size(self.width),
+            rotary_size=self.attention.rotary_size(self.width),
+            num_layers=self.layers_of(stack),
+            max_len=self.max_len,
+            is_causal=stack == "decoder",
+        )
 
     def cross_checks(self) -> Iterable[Problem]:
         yield from check_sizes(self.to_dict())

@@ -1,23 +1,29 @@
-"""ModelConfig -> parameters, KV cache bytes and FLOPs per token, without allocating the model.
+"""ModelConfig -> parameters, KV cache bytes and FLOPs per token, without building the model.
 
-The model is built without memory (torch's meta device), so that the sizes are those of the real
-layers. FLOPs are two per multiply-add of one forward pass: the matrix products, and the products
-of one query with `context` keys. Norms, activations and softmax are left out, as is usual.
+FLOPs are two per multiply-add of one forward pass: the matrix products, and the products of one
+query with `context` keys. Norms, activations and softmax are left out, as is usual. Sizes are those
+of weight_shapes.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
-import torch
-from torch import nn
-
-from weft.models.build import AnyModel, empty_model
+from weft.core.registry import pick
 from weft.models.config import ModelConfig
-from weft.models.stack import Stack
-from weft.models.transformer import Encoder, EncoderDecoder
-from weft.nn.mixture_of_experts import MixtureOfExperts
+from weft.models.weight_shapes import (
+    attention_shapes,
+    feedforward_shapes,
+    head_shapes,
+    weight_shapes,
+)
+from weft.nn.config import FeedForwardConfig, MixtureOfExpertsConfig
+
+DTYPE_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+"""Bytes of one number, by the names of core/device.py."""
 
 
 @dataclass(frozen=True)
@@ -43,32 +49,33 @@ class Cost:
         return asdict(self)
 
 
-def cost_of(
-    config: ModelConfig, context: int | None = None, dtype: torch.dtype = torch.float32
-) -> Cost:
-    """The cost of a model with these settings, with `context` keys in sight (None: max_len)."""
-    model = empty_model(config)
+def cost_of(config: ModelConfig, context: int | None = None, dtype: str = "float32") -> Cost:
+    """The cost of a model with these settings, with `context` keys in sight (None: max_len) and
+    weights and cache of a dtype of DTYPE_BYTES."""
+    item_bytes = pick(DTYPE_BYTES, dtype, "dtype")
     context = context or config.max_len
-    specs = model.kv_specs()
-    parameters = sum(weight.numel() for weight in model.parameters())
-    source, target = flops(model, context)
+    parameters = sum(prod(shape) for shape in weight_shapes(config).values())
+    row_bytes = item_bytes * sum(map(prod, config.attention.kv_rows(config.width).values()))
+    num_cached = 0 if config.kind == "encoder" else config.num_layers
+    num_cross = config.num_layers if config.kind == "encoder-decoder" else 0
+    source, target = flops(config, context)
     return Cost(
         kind=config.kind,
         heads=config.attention.kind,
         parameters=parameters,
-        active_parameters=parameters - idle_parameters(model),
-        kv_bytes_per_token=sum(s.bytes_per_token(dtype) for s in specs if not s.is_cross),
-        kv_bytes_per_source_token=sum(s.bytes_per_token(dtype) for s in specs if s.is_cross),
+        active_parameters=parameters - idle_parameters(config),
+        kv_bytes_per_token=num_cached * row_bytes,
+        kv_bytes_per_source_token=num_cross * row_bytes,
         flops_per_token=target,
         flops_per_source_token=source,
         context=context,
-        dtype=str(dtype).removeprefix("torch."),
-        weight_bytes=parameters * dtype.itemsize,
+        dtype=dtype,
+        weight_bytes=parameters * item_bytes,
     )
 
 
 def compare_heads(
-    config: ModelConfig, context: int | None = None, dtype: torch.dtype = torch.float32
+    config: ModelConfig, context: int | None = None, dtype: str = "float32"
 ) -> list[Cost]:
     """The same settings with each kind of heads."""
     kinds = ("mha", "gqa", "mqa", "mla")
@@ -77,43 +84,54 @@ def compare_heads(
     ]
 
 
-def idle_parameters(model: nn.Module) -> int:
-    """Parameters of experts that one token does not visit."""
-    return sum(idle_in(layer) for layer in model.modules() if isinstance(layer, MixtureOfExperts))
+def idle_parameters(config: ModelConfig) -> int:
+    """Parameters of experts that one token does not visit, in all layers."""
+    sides: tuple[Literal["encoder", "decoder"], ...] = ("encoder", "decoder")
+    return sum(
+        idle_in(config.feedforward_of(layer), config.width)
+        for side in sides
+        if side in config.kind.split("-")
+        for layer in range(config.layers_of(side))
+    )
 
 
-def idle_in(experts: MixtureOfExperts) -> int:
-    one = experts.gate_up_EFD[0].numel() + experts.down_EDF[0].numel()
-    return one * (experts.config.num_experts - experts.config.experts_per_token)
+def idle_in(config: FeedForwardConfig, width: int) -> int:
+    """Parameters of one layer's experts that one token does not visit."""
+    if not isinstance(config, MixtureOfExpertsConfig):
+        return 0
+    per_expert = 3 * config.inner_width(width) * width
+    return per_expert * (config.num_experts - config.experts_per_token)
 
 
-def flops(model: AnyModel, context: int) -> tuple[int, int]:
+def flops(config: ModelConfig, context: int) -> tuple[int, int]:
     """FLOPs of one source token (encoder, and the keys and values it gives), and of one target
     token."""
-    head = linear_flops(model.head)
-    if isinstance(model, Encoder):
-        return 0, stack_flops(model.encoder, context) + head
-    if not isinstance(model, EncoderDecoder):
-        return 0, stack_flops(model.decoder, context) + head
-    crosses = [block.cross for block in model.decoder.layers if block.cross is not None]
-    source = stack_flops(model.encoder, context) + sum(2 * c.macs_per_row for c in crosses)
-    return source, stack_flops(model.decoder, context) + head
+    head = matrix_flops(head_shapes(config))
+    if config.kind != "encoder-decoder":
+        return 0, stack_flops(config, config.kind, context) + head
+    source_rows = config.num_layers * 2 * config.attention.macs_per_row(config.width)
+    source = stack_flops(config, "encoder", context) + source_rows
+    return source, stack_flops(config, "decoder", context) + head
 
 
-def stack_flops(stack: Stack, context: int) -> int:
+def stack_flops(config: ModelConfig, side: Literal["encoder", "decoder"], context: int) -> int:
     """One token through all layers of a stack."""
+    attention, width = config.attention, config.width
+    projections = matrix_flops(attention_shapes(attention, width))
+    flops_per_key = 2 * attention.macs_per_pair(width)
+    cross = 0
+    if side == "decoder" and config.kind == "encoder-decoder":
+        cross = projections - 2 * attention.macs_per_row(width) + flops_per_key * context
     total = 0
-    for block in stack.layers:
-        seen = min(context, block.attention.spec.window or context)
-        total += linear_flops(block.feedforward) + linear_flops(block.attention)
-        total += 2 * block.attention.macs_per_pair * seen
-        if block.cross is not None:
-            total += linear_flops(block.cross) - 2 * block.cross.macs_per_row
-            total += 2 * block.cross.macs_per_pair * context
+    for layer in range(config.layers_of(side)):
+        feedforward = config.feedforward_of(layer)
+        seen = min(context, attention.pattern.kv_window(layer) or context)
+        total += projections + flops_per_key * seen + cross
+        total += matrix_flops(feedforward_shapes(feedforward, width))
+        total -= 2 * idle_in(feedforward, width)
     return total
 
 
-def linear_flops(layer: nn.Module) -> int:
-    """Two per weight of every matrix, counting of the experts only those that a token visits."""
-    matrices = [weight for weight in layer.parameters() if weight.ndim >= 2]
-    return 2 * (sum(weight.numel() for weight in matrices) - idle_parameters(layer))
+def matrix_flops(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Two per weight of every matrix."""
+    return 2 * sum(prod(shape) for shape in shapes.values() if len(shape) >= 2)

@@ -22,9 +22,9 @@ from weft.core.errors import UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.core.kv_spec import KVRows, KVSpec
 from weft.models.config import ModelConfig
-from weft.nn.attention import build_attention
 from weft.nn.attention.base import AttentionContext, AttentionSlot, Mask
 from weft.nn.attention.config import PatternConfig
+from weft.nn.attention.heads import build_attention
 from weft.nn.attention.masks import (
     Blocks,
     Causal,
@@ -41,8 +41,8 @@ from weft.nn.block import Block
 from weft.nn.embedding import Embedding
 from weft.nn.feedforward import build_feedforward
 from weft.nn.norm import build_norm
-from weft.nn.positions import LearnedConfig, build_position
-from weft.nn.positions.base import PositionShape
+from weft.nn.positions.config import LearnedConfig
+from weft.nn.positions.encodings import build_position
 
 
 class Stack(nn.Module):
@@ -52,27 +52,14 @@ class Stack(nn.Module):
         super().__init__()
         self.config, self.is_causal = config, side == "decoder"
         self.num_layers = config.layers_of(side)
-        is_source = side == "encoder" and config.kind == "encoder-decoder"
-        vocab_size = (config.source_vocab_size if is_source else None) or config.vocab_size
-        norm, width = config.norm, config.width
+        norm, width, shape = config.norm, config.width, config.position_shape(side)
+        vocab_size = config.vocab_size_of(side)
         self.embedding = Embedding(config.embedding, vocab_size, width, norm, config.dropout)
-        self.position = build_position(config.position, self.position_shape())
+        self.position = build_position(config.position, shape)
         local = config.local_position
-        self.local_position = build_position(local, self.position_shape()) if local else None
+        self.local_position = build_position(local, shape) if local else None
         self.blocks = nn.ModuleList(self.build_block(layer) for layer in range(self.num_layers))
         self.norm = build_norm(norm, width) if config.has_final_norm else nn.Identity()
-
-    def position_shape(self) -> PositionShape:
-        config = self.config
-        return PositionShape(
-            width=config.width,
-            num_heads=config.attention.num_heads,
-            head_size=config.attention.query_size(config.width),
-            rotary_size=config.attention.rotary_size(config.width),
-            num_layers=self.num_layers,
-            max_len=config.max_len,
-            is_causal=self.is_causal,
-        )
 
     def build_block(self, layer: int) -> Block:
         config, L = self.config, self.num_layers
@@ -84,10 +71,7 @@ class Stack(nn.Module):
         )
         attention = build_attention(config.attention, width, norm, slot)
         cross = build_attention(config.attention, width, norm, cross_slot) if has_source else None
-        dense = layer < config.dense_layers
-        feedforward = build_feedforward(
-            config.dense_feedforward if dense else config.feedforward, width
-        )
+        feedforward = build_feedforward(config.feedforward_of(layer), width)
         return Block(attention, cross, feedforward, norm, width, config.dropout)
 
     @property

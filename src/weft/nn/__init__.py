@@ -1,5 +1,6 @@
 """Layers.
 
+config                settings of the layers below; those of positions and attention are there
 linear                Linear, with a range of outputs
 embedding             token ids -> vectors
 positions/            position encodings: sinusoidal, learned, Shaw, T5, ALiBi, RoPE

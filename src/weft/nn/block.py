@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from weft.nn.attention.base import AttentionContext
 from weft.nn.attention.layer import Attention
+from weft.nn.config import NormConfig
 from weft.nn.dropout import Dropout
-from weft.nn.norm import NormConfig, build_norm
+from weft.nn.norm import build_norm
 
 
 class Residual(nn.Module):

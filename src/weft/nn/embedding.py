@@ -6,40 +6,13 @@ contiguous.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Config
 from weft.core.forward_batch import ForwardBatch
+from weft.nn.config import EmbeddingConfig, NormConfig
 from weft.nn.dropout import Dropout
-from weft.nn.norm import NormConfig, build_norm
+from weft.nn.norm import build_norm
 from weft.nn.positions.base import Position
-
-
-class EmbeddingConfig(Config):
-    """Settings of the embedding, and which word tables are tied."""
-
-    tied: Literal["all", "output", "input", "none"] = "all"
-    """all: source, target and output share one table; output: target and output share one; input:
-    source and target (T5 1.1); none: three tables."""
-    scale: bool = False
-    """Multiply by sqrt(width), as Vaswani 2017, so that positions do not outweigh words."""
-    norm: bool = False
-    """Normalize the sum of word and position (BERT, BLOOM)."""
-    segments: int = Field(0, ge=0)
-    """Number of segment types, each with a vector (BERT: 2). 0: none."""
-
-    @property
-    def ties_output(self) -> bool:
-        """Whether the output's table is the target's."""
-        return self.tied in ("all", "output")
-
-    @property
-    def ties_source(self) -> bool:
-        """Whether the source's table is the target's."""
-        return self.tied in ("all", "input")
 
 
 class Embedding(nn.Module):

@@ -10,18 +10,17 @@ Dropout here is between the two matrices; dropout of the result belongs to the r
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Config
 from weft.core.registry import pick
 from weft.core.shapes import check_shapes
 from weft.native.kernels import ACTIVATIONS
+from weft.nn.config import FeedForwardConfig, GatedMLPConfig, MLPConfig
 from weft.nn.dropout import Dropout
 from weft.nn.linear import Linear
-from weft.nn.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig, gated_width
+from weft.nn.mixture_of_experts import MixtureOfExperts
 
 
 class FeedForwardKind(NamedTuple):
@@ -42,44 +41,6 @@ KINDS: dict[str, FeedForwardKind] = {
     "geglu_tanh": FeedForwardKind("gelu_tanh", is_gated=True),
     "reglu": FeedForwardKind("relu", is_gated=True),
 }
-
-
-class MLPConfig(Config):
-    """Settings of a layer without a gate."""
-
-    width: int | None = Field(None, ge=1)
-    """Width F inside. None: four times the model's."""
-    bias: bool = True
-    """Whether both matrices have an additive term."""
-    dropout: float = Field(0.0, ge=0, lt=1)
-    """Part of the inner numbers that training sets to zero."""
-    kind: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
-    """gelu: BERT. gelu_tanh: its tanh approximation (GPT-2). silu: also called swish (Marian)."""
-
-    def inner_width(self, width: int) -> int:
-        return self.width or 4 * width
-
-
-class GatedMLPConfig(Config):
-    """Settings of a layer with a gate."""
-
-    width: int | None = Field(None, ge=1)
-    """Width F inside. None: 8/3 of the model's, up to a multiple of 64; it then has as many weights
-    as a layer without a gate."""
-    bias: bool = False
-    """Whether all three matrices have an additive term."""
-    dropout: float = Field(0.0, ge=0, lt=1)
-    """Part of the inner numbers that training sets to zero."""
-    kind: Literal["swiglu", "geglu", "geglu_tanh", "reglu"] = "swiglu"
-    """swiglu: Llama. geglu_tanh: T5 1.1, Gemma."""
-
-    def inner_width(self, width: int) -> int:
-        return self.width or gated_width(width)
-
-
-FeedForwardConfig = Annotated[
-    MLPConfig | GatedMLPConfig | MixtureOfExpertsConfig, Field(discriminator="kind")
-]
 
 
 class MLP(nn.Module):

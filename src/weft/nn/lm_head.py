@@ -5,24 +5,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Config
+from weft.nn.config import LMHeadConfig, NormConfig
 from weft.nn.linear import Linear, linear_range
-from weft.nn.norm import NormConfig, build_norm
-
-
-class LMHeadConfig(Config):
-    """Settings of the LM head."""
-
-    bias: bool = False
-    scale: float = Field(1.0, gt=0)
-    """Factor on the vectors before the product (T5 with a tied table: width ** -0.5)."""
-    softcap: float | None = Field(None, gt=0)
-    """30.0: logits are limited to -30..30 by 30 tanh(x / 30) (Gemma 2)."""
-    transform: bool = False
-    """A dense layer, GELU and a norm before the product (BERT's masked language modeling head)."""
+from weft.nn.norm import build_norm
 
 
 class LMHead(nn.Module):

@@ -11,97 +11,16 @@ no update rule for the correction. V2 and V3 in the settings are DeepSeek's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Config
-from weft.core.errors import Problem
 from weft.core.shapes import check_shapes
 from weft.native.kernels import activation
+from weft.nn.config import MixtureOfExpertsConfig
 from weft.nn.linear import Linear
-
-
-def gated_width(width: int) -> int:
-    """8/3 of the width, up to a multiple of 64: as many weights in three matrices as 4x in two."""
-    return round_up(8 * width / 3, 64)
-
-
-def round_up(number: float, step: int) -> int:
-    return step * math.ceil(number / step)
-
-
-class MixtureOfExpertsConfig(Config):
-    """Settings of the experts and of their router."""
-
-    kind: Literal["experts"] = "experts"
-    num_experts: int = Field(8, ge=1)
-    """Number of routed experts."""
-    experts_per_token: int = Field(2, ge=1)
-    """Routed experts selected for each token (top-k)."""
-    shared_experts: int = Field(1, ge=0)
-    """Experts that every token uses, besides the selected ones. 0: none."""
-    width: int | None = Field(None, ge=1)
-    """Width F inside one expert. None: a swiglu layer's, divided by a token's experts."""
-    scoring: Literal["softmax", "sigmoid"] = "softmax"
-    """softmax: scores of all experts sum to 1 (V2). sigmoid: independent scores (V3)."""
-    correction: bool = False
-    """A number per expert added to its score for the selection, not to its weight (V3)."""
-    num_groups: int = Field(1, ge=1)
-    """Experts are divided into this many groups of consecutive experts."""
-    groups_per_token: int = Field(1, ge=1)
-    """A token's experts are selected from this many groups."""
-    group_score: Literal["max", "top2"] = "max"
-    """Score of a group: that of its best expert (V2), or the sum of its two best (V3)."""
-    normalise: bool = True
-    """Whether the weights of the selected experts are normalized to sum to 1, before `scale`."""
-    scale: float = Field(1.0, gt=0)
-    """Factor on the weights."""
-
-    @property
-    def group_size(self) -> int:
-        return self.num_experts // self.num_groups
-
-    def inner_width(self, width: int) -> int:
-        working = self.experts_per_token + self.shared_experts
-        return self.width or round_up(gated_width(width) / working, 64)
-
-    def cross_checks(self) -> Iterable[Problem]:
-        if self.num_experts % self.num_groups:
-            yield Problem(
-                f"num_experts is {self.num_experts} but num_groups is {self.num_groups}: groups "
-                "have equal size. Use a number of groups that divides the experts.",
-                ("num_experts", "num_groups"),
-            )
-        elif self.groups_per_token > self.num_groups:
-            yield Problem(
-                f"groups_per_token is {self.groups_per_token} but num_groups is {self.num_groups}: "
-                f"a token cannot use more groups than there are. Use at most {self.num_groups}.",
-                ("groups_per_token", "num_groups"),
-            )
-        else:
-            yield from self.check_choice()
-
-    def check_choice(self) -> Iterable[Problem]:
-        """Whether the groups that a token may use hold enough experts."""
-        available = self.groups_per_token * self.group_size
-        if self.experts_per_token > available:
-            yield Problem(
-                f"experts_per_token is {self.experts_per_token} but a token can choose among "
-                f"{available} (num_experts {self.num_experts}, {self.groups_per_token} of "
-                f"{self.num_groups} groups). Use at most {available}, or more experts or groups.",
-                ("experts_per_token", "num_experts", "groups_per_token", "num_groups"),
-            )
-        if self.group_score == "top2" and self.num_groups > 1 and self.group_size < 2:
-            yield Problem(
-                f"group_score is top2 but a group has {self.group_size} expert: it needs 2. "
-                "Use fewer groups, or group_score = max.",
-                ("group_score", "num_experts", "num_groups"),
-            )
 
 
 class Router(nn.Module):

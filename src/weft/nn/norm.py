@@ -10,48 +10,14 @@ and the compiled kernel, which is used on a CPU where no gradient is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.config import Config
-from weft.core.errors import Problem
 from weft.core.registry import pick
 from weft.native.kernels import norm
-
-
-class NormConfig(Config):
-    """Which norm, and where it is placed."""
-
-    kind: Literal["layernorm", "rmsnorm"] = "layernorm"
-    eps: float = Field(1e-5, gt=0)
-    """Added to the variance, so that a vector of equal numbers is not divided by zero."""
-    bias: bool | None = None
-    """Whether a layernorm has an additive term. None: yes. An rmsnorm never has one."""
-    placement: Literal["before", "after", "both"] = "before"
-    """before: x + f(norm(x)). after: norm(x + f(x)), as Vaswani 2017. both: x + norm(f(norm(x))),
-    as Gemma 2."""
-    unit_offset: bool = False
-    """True: the stored weight is the real one minus 1 (Gemma)."""
-
-    @property
-    def has_bias(self) -> bool:
-        return self.kind == "layernorm" and self.bias is not False
-
-    def for_heads(self, eps: float | None = None) -> NormConfig:
-        """An rmsnorm with the same settings, for the heads or latent rows inside attention."""
-        return NormConfig(kind="rmsnorm", eps=eps or self.eps, unit_offset=self.unit_offset)
-
-    def cross_checks(self) -> Iterable[Problem]:
-        if self.kind == "rmsnorm" and self.bias:
-            yield Problem(
-                "bias is True but kind is rmsnorm: only a layernorm has a bias. "
-                "Leave bias out, or set kind = layernorm.",
-                ("bias", "kind"),
-            )
+from weft.nn.config import NormConfig
 
 
 class Norm(nn.Module):

@@ -5,6 +5,7 @@ tokenizer_kinds     the kinds of tokenizer that can be trained: character, word,
 tokenizer_training  TokenizerConfig; lines -> a sample of them -> a trained tokenizer
 tokenizer           Tokenizer: text <-> ids, offsets, token bytes
 tokenizer_files     tokenizer.json and tokenizer_config.json on disk
+tokenizer_names     names of these files
 special_tokens      special tokens by role
 bpe_dropout         text -> ids with randomly skipped merges, seeded
 encoding            begin and end, truncation, and the counts of it

@@ -18,7 +18,7 @@ from weft.core.errors import DataError, UsageError
 from weft.text.chat_messages import Message, check_messages, plain
 from weft.text.special_tokens import SpecialTokens
 from weft.text.template_sandbox import SANDBOX, TemplateSandbox
-from weft.text.tokenizer_files import CONFIG_FILE
+from weft.text.tokenizer_names import TOKENIZER_CONFIG_FILE as CONFIG_FILE
 
 TEMPLATE_FILE, OLDER_FILE, KEY = "chat_template.jinja", "chat_template.json", "chat_template"
 MAX_SOURCE = 100_000

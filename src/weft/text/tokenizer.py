@@ -26,13 +26,8 @@ from weft.text.bpe_dropout import BpeDropout
 from weft.text.corpus import Source, read_many
 from weft.text.encoding import TextReport, check_encodable, truncate
 from weft.text.special_tokens import Role, SpecialTokens, find_special_tokens
-from weft.text.tokenizer_files import (
-    TARGET_FOLDER,
-    TOKENIZER_FILE,
-    is_library_error,
-    load_files,
-    save_files,
-)
+from weft.text.tokenizer_files import is_library_error, load_files, save_files
+from weft.text.tokenizer_names import TARGET_FOLDER, TOKENIZER_FILE
 from weft.text.tokenizer_training import TokenizerConfig, train_backend
 
 MAX_VOCAB_SIZE = 1 << 24

@@ -14,15 +14,13 @@ from tokenizers import Tokenizer as Backend
 from weft.core.config import read_settings
 from weft.core.errors import DataError, shortened
 from weft.text.special_tokens import CONFIG_KEYS, ROLES, SpecialTokens, find_special_tokens
+from weft.text.tokenizer_names import TOKENIZER_CONFIG_FILE as CONFIG_FILE
+from weft.text.tokenizer_names import TOKENIZER_FILE
 from weft.text.tokenizer_training import TokenizerConfig
 
-TOKENIZER_FILE = "tokenizer.json"
-CONFIG_FILE = "tokenizer_config.json"
 WEFT_KEY = "weft"
 MAX_UNUSED_IDS = 1 << 16
 """Ids without a token that a vocabulary may have, in addition to three times its tokens."""
-TARGET_FOLDER = "target"
-"""Sub-folder with the tokenizer of the target side, where the two sides have different ones."""
 
 
 def load_files(path: Path) -> tuple[Backend, SpecialTokens, TokenizerConfig | None]:

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from weft.checkpoint.atomic import new_folder, remove_folder
-from weft.checkpoint.run_folder import (
+from weft.checkpoint.run_files import (
     CHECKPOINTS,
     OPTIMIZER,
     STATE,
@@ -34,7 +34,7 @@ from weft.checkpoint.run_folder import (
     checkpoint_steps,
     read_run,
 )
-from weft.checkpoint.safetensors_files import open_file
+from weft.checkpoint.safetensors_header import open_file
 from weft.checkpoint.sha256sums import write_sums
 from weft.core.config import read_settings
 from weft.core.errors import DataError, UsageError

@@ -30,19 +30,18 @@ from weft.checkpoint.atomic import (
     temporary_folder,
 )
 from weft.checkpoint.disk_space import Report, check_space, folder_bytes, no_report
-from weft.checkpoint.folder_reader import read_consistently
-from weft.checkpoint.run_folder import KINDS, RUN_FILE, RUN_VERSION
-from weft.checkpoint.tensor_source import unique_state
-from weft.checkpoint.weft_folder import (
+from weft.checkpoint.folder_files import (
     MODEL_FILES,
     OPTIONAL_FILES,
+    RUN_FILE,
     SCORES_FILE,
-    Checkpoint,
-    copy_state,
     is_finished,
-    write_folder,
     write_json,
 )
+from weft.checkpoint.folder_reader import read_consistently
+from weft.checkpoint.run_files import KINDS, RUN_VERSION
+from weft.checkpoint.tensor_source import unique_state
+from weft.checkpoint.weft_folder import Checkpoint, copy_state, write_folder
 from weft.checkpoint.writer_lock import LOCK_FILE, writer_lock
 from weft.core.config import read_settings
 from weft.core.device import choose_device
@@ -50,7 +49,7 @@ from weft.core.errors import DataError, LockedError, UsageError
 from weft.models.build import AnyModel, build_model, empty_model
 from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
-from weft.text.tokenizer_files import TOKENIZER_FILE
+from weft.text.tokenizer_names import TOKENIZER_FILE
 from weft.training.checkpointing import RunCheckpoints, check_same_run
 from weft.training.data.files import Pair, TrainingFiles
 from weft.training.data.pairs import PairData, PairDataConfig

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from weft.checkpoint.gguf.header import HeaderCursor, parse_header, read_header
-from weft.checkpoint.gguf.reader import read_config
+from weft.checkpoint.gguf.hf_names import read_config
+from weft.checkpoint.gguf.special_ids import read_special_ids
 from weft.checkpoint.gguf.vocabularies import read_tokenizer
-from weft.checkpoint.gguf.vocabularies.special_ids import read_special_ids
 from weft.checkpoint.gguf.writer import write_gguf
 from weft.core.errors import DataError
 

@@ -62,6 +62,27 @@ def test_every_kind_of_value_and_tensor_is_read(tmp_path: Path) -> None:
     assert path.read_bytes()[start : start + 3] == b"\x00\x01\x02"
 
 
+def test_skipped_strings_are_left_out_and_nothing_else_changes(tmp_path: Path) -> None:
+    path = write(tmp_path, small_file())
+    whole = read_header(path)
+    part = read_header(path, skipped=("tokenizer.ggml.tokens", "tokenizer.ggml.scores", "a.u8"))
+    assert part.tensors == whole.tensors
+    assert whole.metadata.keys() - part.metadata.keys() == {"tokenizer.ggml.tokens"}
+
+
+@pytest.mark.parametrize("length", [3, 1 << 40, (1 << 64) - 1])
+def test_skipped_strings_end_inside_of_the_file(tmp_path: Path, length: int) -> None:
+    items = [text("ab"), U64.pack(length) + b"cd"]
+    data = gguf_bytes({"names": array(8, items)}, [])
+    path = write(tmp_path, data[: data.index(b"cd") + 2])
+    messages = []
+    for skipped in ((), ("names",)):
+        with pytest.raises(DataError) as error:
+            read_header(path, skipped)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
 def test_a_file_of_the_library_is_read_as_the_library_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "lib.gguf"
     writer = gguf.GGUFWriter(path, "llama")

@@ -12,7 +12,8 @@ import torch
 
 import weft
 from tests.engine.tiny import tiny
-from weft.checkpoint.formats import describe, load_tokenizer
+from weft.checkpoint.description import describe
+from weft.checkpoint.formats import load_tokenizer
 from weft.checkpoint.gguf import tensors
 from weft.checkpoint.gguf.vocabularies import write_tokenizer
 from weft.checkpoint.gguf.writer import save_gguf

@@ -12,7 +12,8 @@ from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositio
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from weft.core.errors import ConfigError, UsageError
-from weft.nn.positions import LearnedConfig, PositionShape, SinusoidalConfig, build_position
+from weft.nn.positions.config import LearnedConfig, PositionShape, SinusoidalConfig
+from weft.nn.positions.encodings import build_position
 from weft.nn.positions.learned import Learned
 
 B, T, D = 2, 5, 12

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from weft.core.config import Config
 from weft.core.errors import ConfigError
-from weft.nn.positions import POSITIONS, Position, PositionConfig, PositionShape, build_position
+from weft.nn.positions.base import Position
+from weft.nn.positions.config import POSITION_CONFIGS, PositionConfig, PositionShape
+from weft.nn.positions.encodings import POSITIONS, build_position
 
 B, T, S, H, C, D, L = 2, 5, 7, 3, 8, 24, 2
 SHAPE = PositionShape(
@@ -37,6 +39,12 @@ def whole_bias(position: Position, q_BTHC: Tensor, start: int, num_keys: int) ->
     assert bias is not None
     t_T = torch.arange(q_BTHC.shape[1])
     return bias.at(t_T, (start + t_T)[None], torch.arange(num_keys), *bias.tensors())
+
+
+def test_every_kind_has_its_settings() -> None:
+    assert tuple(position.config_type for position in POSITIONS.values()) == POSITION_CONFIGS
+    kinds = [config.model_fields["kind"].default for config in POSITION_CONFIGS]
+    assert kinds == list(POSITIONS)
 
 
 @pytest.mark.parametrize("kind", POSITIONS)

@@ -11,7 +11,8 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from weft.core.errors import ConfigError
-from weft.nn.positions import AlibiConfig, PositionShape, ShawConfig, T5BiasConfig, build_position
+from weft.nn.positions.config import AlibiConfig, PositionShape, ShawConfig, T5BiasConfig
+from weft.nn.positions.encodings import build_position
 from weft.nn.positions.shaw import Shaw
 from weft.nn.positions.t5_bias import BucketRule, T5Bias
 

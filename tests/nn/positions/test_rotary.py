@@ -15,8 +15,9 @@ from transformers.models.gptj import modeling_gptj as gptj
 from transformers.models.llama import modeling_llama as llama
 
 from weft.core.errors import ConfigError
-from weft.nn.positions import PositionShape, RotaryConfig, build_position
-from weft.nn.positions.rope_scaling import YarnScaling
+from weft.nn.positions.config import PositionShape, RotaryConfig, YarnScaling
+from weft.nn.positions.encodings import build_position
+from weft.nn.positions.rope_scaling import inv_freq
 from weft.nn.positions.rotary import Rotary
 
 B, T, H, O = 2, 5, 3, 16  # noqa: E741  the letter key's own name
@@ -138,7 +139,7 @@ def test_each_rule_has_their_speeds_for_a_part_of_the_head(rule: str) -> None:
     assert position.size == O // 2
     scaling = position.config.scaling
     torch.testing.assert_close(
-        scaling.inv_freq(777.0, O // 2, 1), theirs_made[0], rtol=1e-6, atol=0
+        inv_freq(scaling, 777.0, O // 2, 1), theirs_made[0], rtol=1e-6, atol=0
     )
     assert scaling.attention_scaling == pytest.approx(theirs_made[1])
 
@@ -313,4 +314,4 @@ def test_scaling_settings_that_cannot_work_are_refused(
 
 def test_equal_betas_are_allowed_as_kimi_k2_has_them() -> None:
     scaling = YarnScaling(factor=32, original_max_len=4096, beta_fast=1, beta_slow=1)
-    assert scaling.inv_freq(50000.0, O, 1).isfinite().all()
+    assert inv_freq(scaling, 50000.0, O, 1).isfinite().all()

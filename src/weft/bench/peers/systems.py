@@ -23,7 +23,8 @@ from threading import Timer
 from typing import Any, Literal
 
 from weft.bench.peers.install import python_of
-from weft.checkpoint.formats import convert, format_of
+from weft.checkpoint.description import format_of
+from weft.checkpoint.formats import convert
 from weft.checkpoint.hub import cache_folder, resolve
 from weft.core.errors import WeftError
 from weft.core.openmp import user_environment

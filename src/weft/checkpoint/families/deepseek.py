@@ -14,10 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from weft.checkpoint.families import llama
 from weft.checkpoint.families.deepseek_yarn import read_deepseek_yarn, write_deepseek_yarn
@@ -35,11 +32,24 @@ from weft.checkpoint.families.llama import (
     GGUF_SIZES,
     gguf_embedding_rules,
 )
-from weft.checkpoint.weight_rules import Shape, WeightRule, layer, layers, same, stacked_layers
+from weft.checkpoint.weight_rules import (
+    Shape,
+    WeightRule,
+    concatenate,
+    indexed,
+    layer,
+    layers,
+    same,
+    stacked_by_index,
+    stacked_layers,
+)
 from weft.core.errors import UsageError
 from weft.models.config import ModelConfig
-from weft.nn.mixture_of_experts import MixtureOfExpertsConfig
-from weft.nn.positions import RotaryConfig
+from weft.nn.config import MixtureOfExpertsConfig
+from weft.nn.positions.config import RotaryConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LATENT_EPS = 1e-6
 """Norms of latent rows do not use rms_norm_eps (which Moonlight sets to 1e-5)."""
@@ -265,20 +275,8 @@ def expert_rules(weft: str, hf: str, count: int, width: int) -> list[WeightRule]
     gate_up = [f"{hf}.{e}.{part}_proj.weight" for e in range(count) for part in ("gate", "up")]
     down = [f"{hf}.{e}.down_proj.weight" for e in range(count)]
     return [
-        WeightRule(
-            f"{weft}.gate_up_EFD",
-            tuple(gate_up),
-            lambda parts: torch.cat(parts).unflatten(0, (count, -1)),
-            lambda whole: list(whole.flatten(0, 1).split(width)),
-            permutes_rows=True,
-        ),
-        WeightRule(
-            f"{weft}.down_EDF",
-            tuple(down),
-            torch.stack,
-            lambda whole: list(whole.unbind()),
-            permutes_rows=True,
-        ),
+        stacked_by_index(f"{weft}.gate_up_EFD", gate_up, count, width),
+        indexed(f"{weft}.down_EDF", down),
     ]
 
 
@@ -442,7 +440,7 @@ def split_kv_b(values: HFValues, hf: str, gguf: str) -> WeightRule:
     sizes = [int(values["qk_nope_head_dim"]), int(values["v_head_dim"])]
 
     def join(parts: list[Tensor]) -> Tensor:
-        return torch.cat([parts[0].transpose(1, 2), parts[1]], 1).flatten(0, 1)
+        return concatenate([parts[0].transpose(1, 2), parts[1]], 1).flatten(0, 1)
 
     def split(whole: Tensor) -> list[Tensor]:
         k_b, v_b = whole.unflatten(0, (heads, -1)).split(sizes, 1)

@@ -15,7 +15,7 @@ from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.core.errors import UsageError, WeftError
 from weft.models.config import ModelConfig
-from weft.nn.feedforward import FeedForwardConfig
+from weft.nn.config import FeedForwardConfig
 
 MAX_NAMED = 6
 """Number of settings that a message names."""

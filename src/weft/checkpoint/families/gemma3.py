@@ -41,7 +41,7 @@ from weft.checkpoint.families.llama import (
     read_gguf_common,
     write_gguf_common,
 )
-from weft.checkpoint.weight_rules import WeightRule, converted, layers
+from weft.checkpoint.weight_rules import WeightRule, converted, layers, same_shape
 from weft.core.errors import DataError, UsageError, shown
 from weft.models.config import ModelConfig
 
@@ -283,7 +283,7 @@ def with_offset(rule: WeightRule) -> WeightRule:
         name,
         lambda weight: weight - 1,
         lambda weight: weight + 1,
-        keeps_shape=True,
+        shape=same_shape,
     )
 
 

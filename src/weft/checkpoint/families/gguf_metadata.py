@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from weft.checkpoint.families.hf_config import MAX_EXPERTS, ORIGINAL_LENGTH, HFConfig
 from weft.checkpoint.weight_rules import WeightRule
@@ -64,10 +63,12 @@ class GGUFMetadata:
         self,
         metadata: Mapping[str, Any],
         shapes: Mapping[str, tuple[int, ...]],
-        read: Callable[[str], Tensor],
+        read: Callable[[str], Any],
         path: Path,
     ) -> None:
-        self.metadata, self.shapes, self.read, self.path = metadata, shapes, read, path
+        self.metadata, self.shapes, self.path = metadata, shapes, path
+        self.read = read
+        """Numbers of a tensor, as an array or anything that np.asarray accepts."""
         self.prefix = str(metadata.get("general.architecture"))
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -153,7 +154,7 @@ def shortest_decimal(value: float) -> float:
     return float(str(narrow)) if float(narrow) == value else value
 
 
-def no_tensors(hf: HFConfig) -> dict[str, Tensor]:
+def no_tensors(hf: HFConfig) -> dict[str, NDArray[np.float32]]:
     return {}
 
 
@@ -178,7 +179,7 @@ class GGUFArchitecture:
     """For values that `read_gguf` returned, or that are to be written."""
     legacy_rules: Callable[[HFValues], list[WeightRule]] = no_rules
     """Rules for tensors of older files; read, never written."""
-    extra_tensors: Callable[[HFConfig], dict[str, Tensor]] = no_tensors
+    extra_tensors: Callable[[HFConfig], dict[str, NDArray[np.float32]]] = no_tensors
     """Tensors that GGUF has where Hugging Face has a setting."""
     stacks: Callable[[HFValues], dict[str, list[str]]] = no_stacks
     """GGUF tensors that contain several Hugging Face tensors along a new first axis: experts."""
@@ -240,7 +241,7 @@ def read_yarn(gguf: GGUFMetadata) -> dict[str, Any]:
 
 def read_llama3(gguf: GGUFMetadata, head_size: int, theta: float) -> dict[str, Any] | None:
     """The rule whose divisors the file contains; None if they are all 1."""
-    divisors = gguf.read(ROPE_DIVISORS)
+    divisors = np.asarray(gguf.read(ROPE_DIVISORS))
     factor = float(divisors.max())
     if factor == 1 and float(divisors.min()) == 1:
         return None
@@ -253,7 +254,9 @@ def read_llama3(gguf: GGUFMetadata, head_size: int, theta: float) -> dict[str, A
         ORIGINAL_LENGTH: gguf.size(ROPE_ORIGINAL_LENGTH, 8192),
     }
     has_size = divisors.shape == (head_size // 2,)
-    if not has_size or not divisors.allclose(llama3_divisors(rule, head_size, theta), rtol=1e-4):
+    if not has_size or not np.allclose(
+        divisors, llama3_divisors(rule, head_size, theta), rtol=1e-4
+    ):
         raise DataError(
             f"{ROPE_DIVISORS} does not contain the divisors of Llama 3's rule with factor "
             f"{factor:g}, {rule['low_freq_factor']:g}, {rule['high_freq_factor']:g} and "
@@ -264,14 +267,15 @@ def read_llama3(gguf: GGUFMetadata, head_size: int, theta: float) -> dict[str, A
     return rule
 
 
-def llama3_divisors(rule: HFValues, head_size: int, theta: float) -> Tensor:
+@np.errstate(all="ignore")
+def llama3_divisors(rule: HFValues, head_size: int, theta: float) -> NDArray[np.float32]:
     """Divisors of the frequencies: 1 for short wavelengths, `factor` for long ones, and between
     the two an interpolation."""
-    exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
+    exponents = np.arange(0, head_size, 2, dtype=np.float64) / head_size
     rotations = rule[ORIGINAL_LENGTH] * theta**-exponents / (2 * math.pi)
     low, high = float(rule["low_freq_factor"]), float(rule["high_freq_factor"])
-    weight = ((rotations - low) / (high - low)).clamp(0, 1)
-    return (1 / ((1 - weight) / rule["factor"] + weight)).float()
+    weight = ((rotations - low) / (high - low)).clip(0, 1)
+    return (1 / ((1 - weight) / rule["factor"] + weight)).astype(np.float32)
 
 
 def rope_rule(values: HFValues) -> dict[str, Any]:
@@ -320,7 +324,7 @@ def write_yarn(rule: HFValues, prefix: str) -> dict[str, Any]:
     }
 
 
-def write_llama3_divisors(hf: HFConfig, head_size: int) -> dict[str, Tensor]:
+def write_llama3_divisors(hf: HFConfig, head_size: int) -> dict[str, NDArray[np.float32]]:
     """The tensor for Llama 3's rule; empty for any other rule."""
     rule = rope_rule(hf.values)
     if rule["rope_type"] != "llama3":

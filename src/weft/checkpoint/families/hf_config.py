@@ -23,7 +23,7 @@ from typing import Any
 
 from weft.core.errors import DataError, shown
 from weft.models.config import MAX_LAYERS, ModelConfig
-from weft.nn.positions import RotaryConfig
+from weft.nn.positions.config import RotaryConfig
 
 ACTIVATIONS = {
     "gelu": "gelu",

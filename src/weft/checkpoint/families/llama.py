@@ -9,9 +9,7 @@ that the halves of every head are interleaved there. No other architecture does 
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from weft.checkpoint.families.base import Family, has_bias, inner_width
 from weft.checkpoint.families.generation_config import decoder_generation
@@ -28,6 +26,7 @@ from weft.checkpoint.families.gguf_metadata import (
 )
 from weft.checkpoint.families.hf_config import HFConfig, read_max_len, read_rope, write_rope
 from weft.checkpoint.weight_rules import (
+    Shape,
     WeightRule,
     converted,
     layer,
@@ -36,6 +35,9 @@ from weft.checkpoint.weight_rules import (
     stacked_layers,
 )
 from weft.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Hugging Face
 
@@ -123,8 +125,7 @@ def attention_rules(config: ModelConfig, weft: str, hf: str) -> list[WeightRule]
     sizes = (heads.num_heads * size, heads.kv_heads * size, heads.kv_heads * size)
     names = [f"{hf}.{part}_proj" for part in "qkv"]
     rules = stacked_layers(f"{weft}.qkv", names, sizes, heads.bias)
-    out_bias = heads.bias if heads.out_bias is None else heads.out_bias
-    return rules + layer(f"{weft}.out", f"{hf}.o_proj", out_bias)
+    return rules + layer(f"{weft}.out", f"{hf}.o_proj", heads.has_out_bias)
 
 
 def feedforward_rules(config: ModelConfig, weft: str, hf: str) -> list[WeightRule]:
@@ -257,6 +258,12 @@ def gguf_embedding_rules(values: HFValues) -> list[WeightRule]:
 def interleaved(hf: str, gguf: str, heads: int, bias: bool) -> list[WeightRule]:
     """Queries or keys, whose rows are interleaved in GGUF."""
     parts = ("weight", "bias") if bias else ("weight",)
+
+    def shape(shapes: list[Shape]) -> Shape:
+        if shapes[0][0] % (2 * heads):
+            raise ValueError(f"{shapes[0][0]} rows are not {heads} heads of an even size")
+        return shapes[0]
+
     return [
         converted(
             f"{hf}.{part}",
@@ -264,6 +271,7 @@ def interleaved(hf: str, gguf: str, heads: int, bias: bool) -> list[WeightRule]:
             lambda rows: to_halves(rows, heads),
             lambda rows: to_interleaved(rows, heads),
             permutes_rows=True,
+            shape=shape,
         )
         for part in parts
     ]

@@ -31,7 +31,7 @@ from weft.checkpoint.families.gguf_metadata import (
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.weight_rules import WeightRule, layer, same, stacked_layers
 from weft.models.config import ModelConfig
-from weft.nn.positions import T5BiasConfig
+from weft.nn.positions.config import T5BiasConfig
 
 FEEDFORWARDS = {
     "relu": "relu",

@@ -1,11 +1,13 @@
 """GGUF files, llama.cpp's format: one file with settings, tokenizer and (quantized) weights.
 
 header             metadata and tensor table, without tensor data
+hf_names           the header in Hugging Face's terms: values of a config.json, tensor names
 reader             a file as if it were a Hugging Face folder -> a Checkpoint
 writer             a Checkpoint -> a file
 tensors            tensors as float32 or quantized, under GGUF's or Hugging Face's names
 dequantize         blocks -> float32
 quantized_blocks   blocks -> QuantizedMatrix
+special_ids        ids of BOS, EOS and PAD
 vocabularies/      tokenizers, one file per kind
 
 Which metadata and tensor names an architecture has is in its family (families/).

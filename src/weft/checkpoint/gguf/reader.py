@@ -12,16 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.checkpoint.families import gguf_architecture
-from weft.checkpoint.families.gguf_metadata import GGUFMetadata
-from weft.checkpoint.gguf.header import GGUFHeader, read_header
+from weft.checkpoint.gguf.header import read_header
+from weft.checkpoint.gguf.hf_names import read_config, tokenizer_metadata
 from weft.checkpoint.gguf.tensors import GGUFAsHFSource, GGUFSource
 from weft.checkpoint.gguf.vocabularies import read_tokenizer
-from weft.checkpoint.gguf.vocabularies.special_ids import read_special_ids
 from weft.checkpoint.huggingface import TASKS, HFCheckpoint, build_hf, open_hf
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.models.build import AnyModel
-from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 
 TEMPLATE_KEY = "tokenizer.chat_template"
@@ -41,29 +38,8 @@ class GGUFFile(NamedTuple):
 def open_gguf(path: str | Path) -> GGUFFile:
     """Settings, weights and tokenizer of a file; a DataError says why it cannot be used."""
     header = read_header(path)
-    config, source = read_config(header)
-    metadata = tokenizer_metadata(header)
-    return GGUFFile({**config, **read_special_ids(metadata)}, source, metadata)
-
-
-def tokenizer_metadata(header: GGUFHeader) -> dict[str, Any]:
-    return {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
-
-
-def read_config(header: GGUFHeader) -> tuple[dict[str, Any], GGUFAsHFSource]:
-    architecture = gguf_architecture(header.metadata.get("general.architecture"), header.path)
-    source = GGUFSource(header)
-    metadata = GGUFMetadata(header.metadata, source.shapes, source.read, header.path)
-    config = architecture.read_gguf(metadata)
-    rules = [*architecture.legacy_rules(config), *architecture.rules(config)]
-    stacks = architecture.stacks(config)
-    return config, GGUFAsHFSource(source, rules, stacks, architecture.metadata_tensors)
-
-
-def open_model(path: Path) -> HFCheckpoint:
-    """What the header says."""
-    file = open_gguf(path)
-    return open_hf(file.config, file.config, path, file.source)
+    config, names = read_config(header)
+    return GGUFFile(config, GGUFAsHFSource(GGUFSource(header), names), tokenizer_metadata(header))
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
@@ -91,11 +67,6 @@ def build_on_one_thread(opened: HFCheckpoint, device: torch.device, dtype: torch
     finally:
         # new threads start with the setting of the thread that called last
         torch.set_num_threads(count)
-
-
-def describe_model(path: Path) -> tuple[str, ModelConfig]:
-    opened = open_model(path)
-    return opened.family.name, opened.config
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

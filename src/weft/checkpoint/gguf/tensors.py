@@ -9,7 +9,7 @@ busy machine takes ten times as long as the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from weft.checkpoint.gguf.dequantize import READABLE_TYPES, DequantizeFn, dequantize_fn
 from weft.checkpoint.gguf.header import GGUFHeader, TensorInfo
+from weft.checkpoint.gguf.hf_names import HFTensorNames
 from weft.checkpoint.gguf.quantized_blocks import (
     REPACK,
     block_range,
@@ -25,7 +26,6 @@ from weft.checkpoint.gguf.quantized_blocks import (
     empty_blocks,
 )
 from weft.checkpoint.tensor_source import FileReader
-from weft.checkpoint.weight_rules import WeightRule
 from weft.core.errors import DataError
 from weft.core.quantized import QuantizedMatrix
 
@@ -136,46 +136,13 @@ class GGUFSource:
 
 
 class GGUFAsHFSource:
-    """Implements `QuantizedSource` under Hugging Face names. A tensor without a rule keeps its
-    name, so that it is reported as unexpected when a model is filled."""
+    """Implements `QuantizedSource` under Hugging Face names."""
 
     is_mapped = False
 
-    def __init__(
-        self,
-        source: GGUFSource,
-        rules: Sequence[WeightRule],
-        stacks: Mapping[str, Sequence[str]] | None = None,
-        metadata_tensors: Sequence[str] = (),
-    ) -> None:
-        self.source, self.path = source, source.path
-        complete = [r for r in rules if all(name in source.shapes for name in r.file_names)]
-        self.rules = {rule.target_name: rule for rule in complete}
-        self.parts = {
-            name: (stack, index)
-            for stack, names in (stacks or {}).items()
-            for index, name in enumerate(names)
-            if index < source.shapes.get(stack, (0,))[0]
-        }
-        """Tensors that are an index of the first dimension of another."""
-        used = {name for rule in complete for name in rule.file_names}
-        used |= {*(stacks or ()), *metadata_tensors}
-        self.shapes: Mapping[str, tuple[int, ...]] = {
-            **{name: self.shape_of(rule) for name, rule in self.rules.items()},
-            **{name: source.shapes[stack][1:] for name, (stack, _) in self.parts.items()},
-            **{name: shape for name, shape in source.shapes.items() if name not in used},
-        }
-
-    def shape_of(self, rule: WeightRule) -> tuple[int, ...]:
-        """Shape of the target; a DataError if it cannot be formed."""
-        try:
-            return rule.target_shape([self.source.shapes[name] for name in rule.file_names])
-        except (RuntimeError, IndexError, ValueError):
-            shapes = ", ".join(f"{name} {self.source.shapes[name]}" for name in rule.file_names)
-            raise DataError(
-                f"{shapes} does not match its metadata (heads or sizes). Use another file.",
-                self.path,
-            ) from None
+    def __init__(self, source: GGUFSource, names: HFTensorNames) -> None:
+        self.source, self.path, self.shapes = source, source.path, names.shapes
+        self.rules, self.parts = names.rules, names.parts
 
     def read(self, name: str) -> Tensor:
         """A tensor as float32 in memory of its own."""

@@ -207,8 +207,8 @@ def plan_tensors(
     """All tensors of a file in their order; a UsageError names what is missing or unexpected.
     Shapes are computed on meta tensors; no data is copied here."""
     plans = [
-        TensorPlan(name, tuple(tensor.shape), TYPE_BY_NAME["F32"], partial(identity, tensor))
-        for name, tensor in architecture.extra_tensors(hf).items()
+        TensorPlan(name, array.shape, TYPE_BY_NAME["F32"], partial(torch.from_numpy, array))
+        for name, array in architecture.extra_tensors(hf).items()
     ]
     for rule in architecture.rules(hf.values):
         plans += plan_rule(rule, tensors, file_type)
@@ -223,10 +223,6 @@ def plan_tensors(
     if dropped:
         log.info("dropped=%s: GGUF does not store them", ",".join(dropped))
     return plans
-
-
-def identity(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def plan_rule(rule: WeightRule, tensors: HFTensors, file_type: str) -> Iterator[TensorPlan]:

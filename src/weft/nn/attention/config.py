@@ -141,6 +141,10 @@ class AttentionConfig(Config):
             return self.num_heads
         return self.num_kv_heads or default_groups(self.num_heads)
 
+    @property
+    def has_out_bias(self) -> bool:
+        return self.bias if self.out_bias is None else self.out_bias
+
     def size_of_head(self, width: int) -> int:
         return self.head_size or width // self.num_heads
 
@@ -162,6 +166,30 @@ class AttentionConfig(Config):
     def rotary_size(self, width: int) -> int:
         """Size of the part of a query head that rotary positions may rotate."""
         return self.latent_sizes(width).rope if self.kind == "mla" else self.size_of_head(width)
+
+    def kv_rows(self, width: int) -> dict[str, tuple[int, ...]]:
+        """Rows that a layer stores per token, by name."""
+        if self.kind == "mla":
+            sizes = self.latent_sizes(width)
+            return {"latent": (sizes.kv_rank + sizes.rope,)}
+        row = (self.kv_heads, self.size_of_head(width))
+        return {"k": row, "v": row}
+
+    def macs_per_pair(self, width: int) -> int:
+        """Multiply-accumulates of one query and one key, over all heads: score and weighted
+        value."""
+        sizes = self.latent_sizes(width)
+        if self.kind == "mla":
+            return self.num_heads * (sizes.nope + sizes.rope + sizes.value)
+        return 2 * self.num_heads * self.size_of_head(width)
+
+    def macs_per_row(self, width: int) -> int:
+        """Multiply-accumulates that project one token's keys and values; cross-attention needs
+        them once per source token."""
+        if self.kind != "mla":
+            return 2 * self.kv_heads * self.size_of_head(width) * width
+        A, J, O, U = self.latent_sizes(width)  # noqa: E741  the letter key's own name
+        return (A + O) * width + self.num_heads * (J + U) * A
 
 
 def default_groups(num_heads: int) -> int:

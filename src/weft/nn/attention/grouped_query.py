@@ -21,8 +21,9 @@ from weft.core.shapes import check_shapes
 from weft.nn.attention.base import AttentionContext, AttentionSlot
 from weft.nn.attention.config import AttentionConfig
 from weft.nn.attention.layer import Attention
+from weft.nn.config import NormConfig
 from weft.nn.linear import Linear
-from weft.nn.norm import NormConfig, RMSNorm
+from weft.nn.norm import RMSNorm
 
 
 class GroupedQueryAttention(Attention):
@@ -35,14 +36,12 @@ class GroupedQueryAttention(Attention):
         self.width, self.head_size = width, config.size_of_head(width)
         super().__init__(config, slot, scale=self.head_size**-0.5)
         H, K, C = self.num_heads, self.num_kv_heads, self.head_size
-        out_bias = config.bias if config.out_bias is None else config.out_bias
         self.qkv = Linear(width, (H + 2 * K) * C, bias=config.bias)
-        self.out = Linear(H * C, width, bias=out_bias)
+        self.out = Linear(H * C, width, bias=config.has_out_bias)
         self.query_norm = RMSNorm(norm.for_heads(), C) if config.qk_norm else nn.Identity()
         self.key_norm = RMSNorm(norm.for_heads(), C) if config.qk_norm else nn.Identity()
         window = None if slot.is_cross else config.pattern.kv_window(slot.layer)
-        self.macs_per_pair, self.macs_per_row = 2 * H * C, 2 * K * C * width
-        self.spec = KVSpec({"k": (K, C), "v": (K, C)}, is_cross=slot.is_cross, window=window)
+        self.spec = KVSpec(config.kv_rows(width), is_cross=slot.is_cross, window=window)
 
     def forward(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """Project, update the KV cache, attend, and merge the heads."""

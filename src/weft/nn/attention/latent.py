@@ -21,8 +21,9 @@ from weft.core.shapes import check_shapes
 from weft.nn.attention.base import AttentionContext, AttentionSlot
 from weft.nn.attention.config import AttentionConfig
 from weft.nn.attention.layer import Attention
+from weft.nn.config import NormConfig
 from weft.nn.linear import Linear
-from weft.nn.norm import NormConfig, RMSNorm
+from weft.nn.norm import RMSNorm
 
 
 class UpProjection(Linear):
@@ -70,17 +71,14 @@ class LatentAttention(Attention):
         A, J, O, U = config.latent_sizes(width)  # noqa: E741  the letter key's own name
         self.kv_rank, self.nope_size, self.rope_size, self.value_size = A, J, O, U
         super().__init__(config, slot, scale=(J + O) ** -0.5)
-        out_bias = config.bias if config.out_bias is None else config.out_bias
         inner_norm = norm.for_heads(config.latent.norm_eps)
         self.query = self.build_query(width, config, inner_norm)
         self.kv_down = Linear(width, A + O, bias=config.bias)
         self.kv_norm = RMSNorm(inner_norm, A)
         self.kv_up = UpProjection(A, H * (J + U), H, J)
-        self.out = Linear(H * U, width, bias=out_bias)
+        self.out = Linear(H * U, width, bias=config.has_out_bias)
         window = None if slot.is_cross else config.pattern.kv_window(slot.layer)
-        self.macs_per_pair = H * (J + O + U)
-        self.macs_per_row = self.kv_down.weight.numel() + self.kv_up.weight.numel()
-        self.spec = KVSpec({"latent": (A + O,)}, is_cross=slot.is_cross, window=window)
+        self.spec = KVSpec(config.kv_rows(width), is_cross=slot.is_cross, window=window)
 
     def build_query(self, width: int, config: AttentionConfig, norm: NormConfig) -> nn.Module:
         """One projection, or down-projection, norm and up-projection if queries are compressed."""

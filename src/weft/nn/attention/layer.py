@@ -29,11 +29,6 @@ class Attention(nn.Module):
 
     spec: KVSpec
     out: nn.Linear
-    macs_per_pair: int
-    """Multiply-accumulates of one query and one key, over all heads: score and weighted value."""
-    macs_per_row: int
-    """Multiply-accumulates that project one token's keys and values; cross-attention needs them
-    once per source token."""
 
     def __init__(self, config: AttentionConfig, slot: AttentionSlot, scale: float) -> None:
         super().__init__()

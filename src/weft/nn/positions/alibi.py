@@ -12,19 +12,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from weft.core.shapes import check_shapes
-from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
-
-
-class AlibiConfig(PositionConfigBase):
-    """Settings of ALiBi: it has none."""
-
-    kind: Literal["alibi"] = "alibi"
+from weft.nn.positions.base import Bias, Position
+from weft.nn.positions.config import AlibiConfig, PositionShape
 
 
 class Alibi(Position):

@@ -12,12 +12,11 @@ whole stack; a kind with one table per layer stores them stacked by layer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor, nn
 
-from weft.core.config import Config
 from weft.core.kv_spec import KVView
+from weft.nn.positions.config import NoPositionConfig, PositionConfigBase, PositionShape
 
 
 class Bias:
@@ -69,41 +68,6 @@ class ShiftedBias(Bias):
 
     def at(self, t_T: Tensor, q_BT: Tensor, k_S: Tensor, *tensors: Tensor) -> Tensor:
         return self.bias.at(t_T + self.first, q_BT, k_S, *tensors)
-
-
-@dataclass(frozen=True)
-class PositionShape:
-    """Sizes of the stack that a position encoding serves."""
-
-    width: int
-    num_heads: int
-    head_size: int
-    """Size of the query vectors that `bias` reads."""
-    rotary_size: int
-    """Size of the vectors that `rotate_queries` and `rotate_keys` change: head_size, or for MLA
-    the decoupled part that carries the position."""
-    num_layers: int
-    max_len: int
-    is_causal: bool
-
-
-class PositionConfigBase(Config):
-    """Base of the settings of position encodings; `kind` selects the entry of POSITIONS."""
-
-    kind: str
-
-    @property
-    def max_cached_len(self) -> int | None:
-        """Longest sequence that has positions, or whose cached keys stay valid while it grows;
-        None: any length."""
-        return None
-
-
-class NoPositionConfig(PositionConfigBase):
-    """No position encoding. The causal mask alone gives a decoder some information about order
-    (NoPE, Haviv 2022); an encoder without positions treats its input as a bag of words."""
-
-    kind: Literal["none"] = "none"
 
 
 class Position(nn.Module):

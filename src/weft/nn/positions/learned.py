@@ -7,32 +7,14 @@ Used by BERT and GPT-2. A position beyond the table is an error that names both 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.errors import UsageError
 from weft.core.shapes import check_shapes
-from weft.nn.positions.base import Position, PositionConfigBase, PositionShape
-
-
-class LearnedConfig(PositionConfigBase):
-    """Settings of the table."""
-
-    kind: Literal["learned"] = "learned"
-    max_len: int | None = Field(None, ge=1)
-    """Positions in the table. None: the model's max_len."""
-    offset: int = Field(0, ge=0)
-    """Rows of the table before position 0. 2: BART and OPT, which reserve rows for padding."""
-    init_std: float = Field(0.02, gt=0)
-    """Standard deviation of the initial table."""
-
-    @property
-    def max_cached_len(self) -> int | None:
-        return self.max_len
+from weft.nn.positions.base import Position
+from weft.nn.positions.config import LearnedConfig, PositionShape
 
 
 class Learned(Position):

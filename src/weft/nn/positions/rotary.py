@@ -10,37 +10,14 @@ training.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from weft.core.errors import ConfigError
 from weft.core.shapes import check_shapes
-from weft.nn.positions.base import Position, PositionConfigBase, PositionShape
+from weft.nn.positions.base import Position
+from weft.nn.positions.config import PositionShape, RotaryConfig
 from weft.nn.positions.position_table import LastResult, PositionTable
-from weft.nn.positions.rope_scaling import NoScaling, RopeScaling
-
-
-class RotaryConfig(PositionConfigBase):
-    """Settings of the rotation."""
-
-    kind: Literal["rotary"] = "rotary"
-    base: float = Field(10000.0, gt=1)
-    """The slowest pair makes one turn in about 2 pi * base tokens. 500000: Llama 3."""
-    fraction: float = Field(1.0, gt=0, le=1)
-    """Part of each head that is rotated; the rest, at its end, is not. 0.25: GPT-NeoX."""
-    layout: Literal["halves", "interleaved"] = "halves"
-    """halves: element i is paired with i + O/2 (Llama). interleaved: 2i with 2i + 1 (DeepSeek,
-    GPT-J)."""
-    scaling: RopeScaling = NoScaling()
-    """Rule for sequences longer than those of training."""
-
-    @property
-    def max_cached_len(self) -> int | None:
-        """With dynamic scaling, angles beyond the original length depend on the length."""
-        return self.scaling.original_max_len if self.scaling.kind == "dynamic" else None
+from weft.nn.positions.rope_scaling import inv_freq
 
 
 class Rotary(Position):
@@ -53,8 +30,8 @@ class Rotary(Position):
         super().__init__(config, shape)
         self.config = config
         self.rotary_size = shape.rotary_size
-        self.size = int(shape.rotary_size * config.fraction)
-        check_size(self.size, config, shape)
+        self.size = config.rotated_size(shape.rotary_size)
+        config.check_shape(shape)
         self.table = PositionTable(self.cos_sin)
         self.last: LastResult[tuple[Tensor, Tensor]] = LastResult()
 
@@ -118,8 +95,8 @@ class Rotary(Position):
     def cos_sin(self, positions_N: Tensor, length: int = 0) -> Tensor:
         """Cosine and signed sine in a sequence of this length, [N, 2, 1, O], float32."""
         scaling = self.config.scaling
-        inv_freq = scaling.inv_freq(self.config.base, self.size, length).to(positions_N.device)
-        angles = positions_N[:, None].float() * inv_freq
+        frequencies = inv_freq(scaling, self.config.base, self.size, length)
+        angles = positions_N[:, None].float() * frequencies.to(positions_N.device)
         factor = scaling.attention_scaling
         cos, sin = angles.cos() * factor, angles.sin() * factor
         cos_NO, sin_NO = self.arrange_pairs(cos, cos), self.arrange_pairs(-sin, sin)
@@ -130,16 +107,3 @@ class Rotary(Position):
         if self.config.layout == "halves":
             return torch.cat((first, second), dim=-1)
         return torch.stack((first, second), dim=-1).flatten(-2)
-
-
-def check_size(size: int, config: RotaryConfig, shape: PositionShape) -> None:
-    """Raise a ConfigError unless the rotated part of a head consists of pairs."""
-    min_size = 4 if config.scaling.kind == "dynamic" else 2
-    if size % 2 or size < min_size:
-        raise ConfigError(
-            [
-                f"rotary positions would rotate {size} elements of a head (fraction "
-                f"{config.fraction:g} of {shape.rotary_size}): they rotate pairs, so it must be "
-                f"even and at least {min_size}. Change the head size or position.fraction."
-            ]
-        )

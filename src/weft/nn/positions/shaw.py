@@ -10,24 +10,13 @@ value side. A causal stack has no rows for keys to the right.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.shapes import check_shapes
-from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
-
-
-class ShawConfig(PositionConfigBase):
-    """Settings of the learned distance vectors."""
-
-    kind: Literal["shaw"] = "shaw"
-    max_distance: int = Field(16, ge=1)
-    """Larger distances are clipped to this one (16 in the paper)."""
-    init_std: float = Field(0.02, gt=0)
-    """Standard deviation of the initial table."""
+from weft.nn.positions.base import Bias, Position
+from weft.nn.positions.config import PositionShape, ShawConfig
 
 
 class Shaw(Position):

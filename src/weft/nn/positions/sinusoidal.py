@@ -8,32 +8,13 @@ halves (Marian), and fairseq's spacing of the wavelengths and first position.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from weft.core.errors import ConfigError
 from weft.core.shapes import check_shapes
-from weft.nn.positions.base import Position, PositionConfigBase, PositionShape
+from weft.nn.positions.base import Position
+from weft.nn.positions.config import PositionShape, SinusoidalConfig
 from weft.nn.positions.position_table import PositionTable
-
-
-class SinusoidalConfig(PositionConfigBase):
-    """Settings of the sinusoids."""
-
-    kind: Literal["sinusoidal"] = "sinusoidal"
-    base: float = Field(10000.0, gt=1)
-    """Wavelength of the slowest sinusoid, in units of 2 pi tokens."""
-    layout: Literal["interleaved", "halves"] = "interleaved"
-    """interleaved: sin, cos, sin, cos, ... (the paper). halves: all sines, then all cosines
-    (Marian, fairseq)."""
-    spacing: Literal["paper", "fairseq"] = "paper"
-    """paper: wavelength i is base ** (2i / D). fairseq: base ** (i / (D/2 - 1)), so that the last
-    one is exactly `base` (M2M100, NLLB)."""
-    offset: int = Field(0, ge=0)
-    """Added to every position. 2: fairseq, whose first token has position padding_idx + 1."""
 
 
 class Sinusoidal(Position):
@@ -43,14 +24,7 @@ class Sinusoidal(Position):
 
     def __init__(self, config: SinusoidalConfig, shape: PositionShape) -> None:
         super().__init__(config, shape)
-        min_width = 4 if config.spacing == "fairseq" else 2
-        if shape.width % 2 or shape.width < min_width:
-            raise ConfigError(
-                [
-                    f"width is {shape.width}: sinusoidal positions are pairs of sine and cosine, "
-                    f"so it must be even and at least {min_width}. Change width."
-                ]
-            )
+        config.check_shape(shape)
         self.config, self.width = config, shape.width
         self.table = PositionTable(self.sinusoids)
 

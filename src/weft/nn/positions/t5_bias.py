@@ -12,44 +12,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.errors import Problem
 from weft.core.shapes import check_shapes
-from weft.nn.positions.base import Bias, Position, PositionConfigBase, PositionShape
-
-
-class T5BiasConfig(PositionConfigBase):
-    """Settings of the buckets."""
-
-    kind: Literal["bucketed"] = "bucketed"
-    num_buckets: int = Field(32, ge=4)
-    max_distance: int = Field(128, ge=2)
-    """All keys at least this far away share one bucket."""
-    init_std: float = Field(0.02, gt=0)
-    """Standard deviation of the initial table."""
-
-    def cross_checks(self) -> Iterable[Problem]:
-        if self.num_buckets % 2:
-            yield Problem(
-                f"num_buckets is {self.num_buckets}: each side of a token gets half of them, so it "
-                f"must be even. Use {self.num_buckets + 1}.",
-                ("num_buckets",),
-            )
-        if self.max_distance <= self.num_buckets // 2:
-            yield Problem(
-                f"max_distance is {self.max_distance} but num_buckets is {self.num_buckets}: half "
-                "of the buckets hold one distance each, and the rest must reach further. "
-                f"Use a max_distance above {self.num_buckets // 2}, or fewer buckets.",
-                ("max_distance", "num_buckets"),
-            )
+from weft.nn.positions.base import Bias, Position
+from weft.nn.positions.config import PositionShape, T5BiasConfig
 
 
 class T5Bias(Position):

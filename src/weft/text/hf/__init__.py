@@ -30,7 +30,7 @@ from weft.text.hf.tokenizer_config import (
 from weft.text.hf.tokenizer_json import load_tokenizer_json
 from weft.text.hf.vocab_files import MERGES, VOCAB_JSON, VOCAB_TXT, load_byte_level, load_wordpiece
 from weft.text.tokenizer import Tokenizer
-from weft.text.tokenizer_files import TOKENIZER_FILE
+from weft.text.tokenizer_names import TOKENIZER_FILE
 
 MODEL_CONFIG = "config.json"
 

@@ -21,7 +21,7 @@ from weft.core.config import read_settings
 from weft.core.errors import DataError, shown
 from weft.text.special_tokens import ROLES, SpecialTokens, find_special_tokens, token_text
 from weft.text.tokenizer import Tokenizer
-from weft.text.tokenizer_files import CONFIG_FILE
+from weft.text.tokenizer_names import TOKENIZER_CONFIG_FILE as CONFIG_FILE
 
 MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
 ROLE_KEYS = (

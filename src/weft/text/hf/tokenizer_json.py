@@ -10,7 +10,8 @@ from pathlib import Path
 from weft.text.hf.tokenizer_config import HFTokenizerConfig, TokenizerDefaults, add_tokens
 from weft.text.special_tokens import find_special_tokens
 from weft.text.tokenizer import Tokenizer
-from weft.text.tokenizer_files import TARGET_FOLDER, TOKENIZER_FILE, load_files
+from weft.text.tokenizer_files import load_files
+from weft.text.tokenizer_names import TARGET_FOLDER, TOKENIZER_FILE
 
 
 def load_tokenizer_json(

@@ -10,8 +10,8 @@ import pytest
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Backend
 
+from weft.checkpoint.gguf.special_ids import read_special_ids
 from weft.checkpoint.gguf.vocabularies import read_tokenizer, write_tokenizer
-from weft.checkpoint.gguf.vocabularies.special_ids import read_special_ids
 from weft.core.errors import DataError, UsageError
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_training import TokenizerConfig

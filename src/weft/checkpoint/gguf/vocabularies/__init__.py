@@ -2,7 +2,6 @@
 
 base            the vocabulary of a file; the parts of a tokenizer to be written
 byte_level, sentencepiece, unigram, wordpiece    one kind each: `read`, `write`, `matches`
-special_ids     ids of BOS, EOS and PAD
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from weft.checkpoint.gguf.header import BYTE, CONTROL, UNKNOWN
 from weft.checkpoint.gguf.vocabularies import byte_level, sentencepiece, unigram, wordpiece
 from weft.checkpoint.gguf.vocabularies.base import (
-    BYTE,
-    CONTROL,
     ID_KEYS,
-    UNKNOWN,
     BosEosFrame,
     GGUFVocabulary,
     TokenizerParts,

@@ -19,12 +19,11 @@ import numpy as np
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
+from weft.checkpoint.gguf.header import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from weft.core.errors import DataError, UsageError, shown
 from weft.text.special_tokens import ROLES, Role, SpecialTokens, find_role
 from weft.text.tokenizer import Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""Values of tokenizer.ggml.token_type."""
 SPACE_MARK = "\u2581"
 """Stands for the space before a word in SentencePiece, and in GGUF also in WordPiece."""
 ID_KEYS: dict[Role, tuple[str, ...]] = {

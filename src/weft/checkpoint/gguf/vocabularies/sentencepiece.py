@@ -12,9 +12,8 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers
 
+from weft.checkpoint.gguf.header import BYTE, NORMAL
 from weft.checkpoint.gguf.vocabularies.base import (
-    BYTE,
-    NORMAL,
     SPACE_MARK,
     BosEosFrame,
     GGUFVocabulary,

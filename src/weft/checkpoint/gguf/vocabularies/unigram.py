@@ -16,11 +16,9 @@ import numpy as np
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from weft.checkpoint.gguf.header import BYTE, CONTROL, UNKNOWN
 from weft.checkpoint.gguf.vocabularies.base import (
-    BYTE,
-    CONTROL,
     SPACE_MARK,
-    UNKNOWN,
     BosEosFrame,
     GGUFVocabulary,
     TokenizerParts,

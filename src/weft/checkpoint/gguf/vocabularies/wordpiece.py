@@ -11,11 +11,9 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from weft.checkpoint.gguf.header import CONTROL, NORMAL, UNKNOWN
 from weft.checkpoint.gguf.vocabularies.base import (
-    CONTROL,
-    NORMAL,
     SPACE_MARK,
-    UNKNOWN,
     BosEosFrame,
     GGUFVocabulary,
     TokenizerParts,

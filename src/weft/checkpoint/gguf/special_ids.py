@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.checkpoint.gguf.vocabularies.base import CONTROL
+from weft.checkpoint.gguf.header import CONTROL
 
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_NAMES = frozenset(
@@ -47,7 +47,7 @@ def read_special_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_end_ids(metadata: Mapping[str, Any]) -> list[int]:
     named = [read_id(metadata, key) for key in END_KEYS]
-    customary = [i for i, token in enumerate(tokens_of(metadata)) if str(token) in END_NAMES]
+    customary = [i for i, name in enumerate(map(str, tokens_of(metadata))) if name in END_NAMES]
     types = metadata.get("tokenizer.ggml.token_type")
     types = types.tolist() if isinstance(types, np.ndarray) else []
     control = [i for i in customary if i < len(types) and types[i] == CONTROL]
