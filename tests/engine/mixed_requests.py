@@ -69,10 +69,13 @@ class MixedRequests:
         model = rng.choice(MODELS)
         checkpoint = checkpoint_of(model)
         self.client = EngineClient(
-            Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**self.settings()))
+            Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(**self.settings())),
+            is_threaded=False,
         )
         alone = EngineConfig(page_size=4, prefix_cache="none")
-        self.alone = EngineClient(Engine(checkpoint.model, checkpoint.tokenizer, alone))
+        self.alone = EngineClient(
+            Engine(checkpoint.model, checkpoint.tokenizer, alone), is_threaded=False
+        )
         self.has_source = isinstance(checkpoint.model, EncoderDecoder)
         self.vocab = checkpoint.model.config.vocab_size
         self.common = rng.choices(range(5, self.vocab), k=12)
@@ -196,8 +199,9 @@ def check_all_returned(client: EngineClient) -> None:
     engine, pool = client.engine, client.engine.kv_cache.pool
     check_engine(engine)
     assert engine.is_idle and not engine.requests and not engine.samples and not engine.beams
-    assert not client.output_queues and not client.unread
-    assert not client.received and not client.dropped
+    assert not client.output_queues
+    assert not client.async_engine.received and not client.async_engine.commands
+    assert not client.async_engine.receivers
     assert pool.num_free + pool.num_evictable == pool.num_usable
 
 

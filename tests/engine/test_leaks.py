@@ -211,7 +211,7 @@ def test_an_interrupt_after_the_forward_pass_loses_no_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = engine_of()
-    client = EngineClient(engine)
+    client = EngineClient(engine, is_threaded=False)
     name, text = (
         client.submit(GenerationRequest((5, 9, 30, 7, 8), 6)),
         client.submit_embedding([5, 6, 7]),
@@ -233,11 +233,11 @@ def test_an_interrupt_after_the_forward_pass_loses_no_request(
 
 
 def test_a_request_that_was_aborted_has_no_next_output() -> None:
-    client = EngineClient(engine_of())
+    client = EngineClient(engine_of(), is_threaded=False)
     name = client.submit(GenerationRequest((5, 9, 30, 7, 8), 6))
-    client.engine.abort(name)
+    client.abort(name)
     with pytest.raises(EngineError, match=f"request {name} is not active: it was aborted"):
-        client.next_output(name)
+        next(client.stream(name))
     with pytest.raises(EngineError, match=f"request {name} is not active"):
         list(client.results([name]))
 

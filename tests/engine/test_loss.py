@@ -32,7 +32,7 @@ def ignore(amount: int) -> None:
 def client_of(**model: Any) -> EngineClient:
     checkpoint = tiny("decoder", **{k: v for k, v in model.items() if k != "kind"})
     config = EngineConfig(page_size=4, cache_gib=1e-3, encoder_budget=20)
-    return EngineClient(Engine(checkpoint.model, checkpoint.tokenizer, config))
+    return EngineClient(Engine(checkpoint.model, checkpoint.tokenizer, config), is_threaded=False)
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ def test_the_score_does_not_depend_on_the_token_budget() -> None:
     client = client_of()
     tokenizer, model = client.engine.tokenizer, client.engine.model
     assert tokenizer is not None
-    other = EngineClient(Engine(model, config=EngineConfig.for_batches(64)))
+    other = EngineClient(Engine(model, config=EngineConfig.for_batches(64)), is_threaded=False)
     texts = [*LINES, " ".join(LINES * 8), "", " "]
     score = score_texts(client, tokenizer, texts, ignore)
     assert score_texts(other, tokenizer, texts, ignore) == score and score.tokens > 80

@@ -37,7 +37,7 @@ TEXTS = [[5, 6, 7], [8, 9], [30, 31, 32, 33]]
 def client() -> EngineClient:
     checkpoint = checkpoint_of("gqa")
     config = EngineConfig(page_size=4, cache_gib=1e-9)
-    return EngineClient(Engine(checkpoint.model, checkpoint.tokenizer, config))
+    return EngineClient(Engine(checkpoint.model, checkpoint.tokenizer, config), is_threaded=False)
 
 
 OPENERS: dict[str, Callable[[EngineClient], Iterator[Any]]] = {
@@ -55,8 +55,9 @@ def check_nothing_left(client: EngineClient) -> None:
     engine, pool = client.engine, client.engine.kv_cache.pool
     check_engine(engine)
     assert engine.is_idle and not engine.requests and not engine.samples and not engine.beams
-    assert not client.output_queues and not client.unread
-    assert not client.received and not client.dropped
+    assert not client.output_queues
+    assert not client.async_engine.received and not client.async_engine.commands
+    assert not client.async_engine.receivers
     assert pool.num_free + pool.num_evictable == pool.num_usable
 
 
@@ -90,7 +91,7 @@ def test_a_drop_in_another_thread_waits_for_the_next_step(client):
     thread = threading.Thread(target=streams.clear)
     thread.start()
     thread.join()
-    assert len(client.engine.requests) == 9, "nothing changes in another thread"
+    assert len(client.async_engine.commands) == 17, "nothing changes in another thread"
     client.step()
     assert list(client.engine.requests) == [kept]
     assert len(list(client.stream(kept))) == 6
@@ -109,7 +110,7 @@ def test_streams_in_a_reference_cycle_are_collected(client):
 
 def test_the_streams_of_a_loaded_model_give_everything_back():
     checkpoint = checkpoint_of("gqa")
-    model = LoadedModel(checkpoint, EngineConfig(page_size=4, cache_gib=1e-9))
+    model = LoadedModel(checkpoint, EngineConfig(page_size=4, cache_gib=1e-9), is_threaded=False)
     pieces = model.generate("the cat", 9, stream=True)
     first = next(pieces)
     pieces.close()
@@ -117,7 +118,7 @@ def test_the_streams_of_a_loaded_model_give_everything_back():
     for _ in range(3):
         model.generate("the cat", 9, stream=True)
         model.completions(["a dog", "the cat"], 9)
-    assert len(model.client.dropped) == 9
+    assert len(model.client.async_engine.commands) == 6 + 9, "nine requests came and went"
     assert model.generate("the cat", 9, temperature=0.0).startswith("") and first
     check_nothing_left(model.client)
 
@@ -143,7 +144,7 @@ def run_call(call: Callable[[EngineClient], object], tracer: Any) -> tuple[Engin
     """A call while another request runs; the outputs of the other one."""
     checkpoint = checkpoint_of("gqa")
     config = EngineConfig(page_size=4, cache_gib=1e-9)
-    client = EngineClient(Engine(checkpoint.model, checkpoint.tokenizer, config))
+    client = EngineClient(Engine(checkpoint.model, checkpoint.tokenizer, config), is_threaded=False)
     other = client.submit(GenerationRequest((5, 9, 30, 7, 9, 12), 9, sampling=GREEDY))
     client.step()
     try:
@@ -152,7 +153,7 @@ def run_call(call: Callable[[EngineClient], object], tracer: Any) -> tuple[Engin
     except FAULTS as error:
         assert "/weft/" in str(error), error
     client.step()
-    left = {*client.engine.requests} - {other}
+    left = {*client.engine.requests, *client.output_queues} - {other}
     assert call in CALLERS_OWN or not left, "a request is left that nobody can abort"
     for name in left:
         client.abort(name)
@@ -162,10 +163,17 @@ def run_call(call: Callable[[EngineClient], object], tracer: Any) -> tuple[Engin
 def check_lines(name: str, start: int, every: int) -> None:
     recorder = LineRecorder()
     _, expected = run_call(CALLS[name], recorder)
-    own = ("client.py", "request_iterator.py", "engine.py", "engine_state.py", "scheduler_state.py")
+    own = (
+        "client.py",
+        "async_engine.py",
+        "request_iterator.py",
+        "engine.py",
+        "engine_state.py",
+        "scheduler_state.py",
+    )
     ignored = {  # Python reports and drops an exception in a finalizer
         (code.co_filename, number)
-        for code in (RequestIterator.__del__.__code__, EngineClient.abort_later.__code__)
+        for code in (RequestIterator.__del__.__code__,)
         for number in lines_of(code)
     }
     lines = [one for one in recorder.lines if one[0].endswith(own) and one not in ignored]

@@ -150,16 +150,16 @@ def prefix_cache_file(model: LoadedModel, path: str | None) -> Iterator[None]:
         return
     from weft.engine.cache_file import check_cache_path
 
-    engine = model.client.engine
+    client = model.client
     check_cache_path(Path(path))
     if Path(path).exists():
-        status(f"loaded {path}: {engine.load_cache(path)}")
+        status(f"loaded {path}: {client.call(lambda engine: engine.load_cache(path))}")
     try:
         yield
     except KeyboardInterrupt:
-        engine.save_cache(path)
+        client.call(lambda engine: engine.save_cache(path))
         raise
-    status(f"saved {path}: {engine.save_cache(path)}")
+    status(f"saved {path}: {client.call(lambda engine: engine.save_cache(path))}")
 
 
 def parse_words(text: str) -> list[str]:

@@ -153,7 +153,7 @@ def greedy_scorer(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> ScoreTr
     def scores(model: AnyModel) -> dict[str, float]:
         was_training = model.training
         try:
-            loaded = LoadedModel(Checkpoint(model, tokenizer, "translate"))
+            loaded = LoadedModel(Checkpoint(model, tokenizer, "translate"), is_threaded=False)
             translations = loaded.translate(sources)
         finally:
             # the engine packs the weights of the model in training

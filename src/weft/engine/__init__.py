@@ -8,7 +8,8 @@ Modules in the order in which a request passes through them:
     request_checks  token ids that the model does not have are rejected at submission
     config          EngineConfig and SchedulerConfig
     memory_budget   weights, KV cache and workspace, compared with the available memory
-    client          several callers share an engine; Completion, Translation
+    async_engine    one thread steps an engine; threads and event loops submit and receive
+    client          its synchronous side for several callers; Completion, Translation
     request_iterator results of requests, which are aborted when it is closed or dropped
     engine          one step: schedule, run, sample, commit
     engine_state    requests, samples and searches between two steps; results not yet returned
@@ -21,7 +22,7 @@ Modules in the order in which a request passes through them:
     logits          NextTokenLogits: logits, or only the top k, computed when needed
     sampling_step   logits -> tokens, text and outputs
     speculative     drafts by prompt lookup
-    grammar         constrained decoding: schemas, regular expressions, texts, Lark grammars
+    grammar         constrained decoding: JSON schemas and regular expressions
     grammar_limits  which of them are too large
     grammar_probe   the program of a child process that compiles a grammar with limits
     detokenizer     tokens -> text, stop strings; FinishReason

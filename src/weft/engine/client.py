@@ -1,4 +1,4 @@
-"""Engine client: several callers of one process share an engine, each with its own requests.
+"""Engine client: the synchronous side of an `AsyncEngine`, for any number of threads.
 
     submit / submit_all       requests -> ids
     stream                    outputs of one request, step by step
@@ -6,22 +6,24 @@
     completions               requests -> Completions, in order
     abort                     free the pages of a request that is not needed any more
 
-A caller that waits for an output runs engine steps; outputs of other requests are put into their
-output queues. An iterator that is closed or dropped early aborts its requests.
+A caller waits for outputs in a queue; the engine thread fills it. An iterator that is closed or
+dropped early aborts its requests. With an AsyncEngine without a thread, who waits runs the steps.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 from weft.core.errors import DataError, EngineError
+from weft.engine.async_engine import AsyncEngine, Submission
 from weft.engine.attention_rows import AttentionRow
 from weft.engine.beam_search import Hypothesis
 from weft.engine.detokenizer import FinishReason
 from weft.engine.engine import Engine
+from weft.engine.engine_state import PreparedRequest
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.request_iterator import RequestIterator
@@ -87,113 +89,125 @@ class Translation:
 EMPTY_TRANSLATION = Translation("", None)
 
 
-class EngineClient:
-    """Submits requests to one engine and keeps an output queue for each."""
+class OutputQueue:
+    """Outputs of some requests that one caller waits for, in the order of their steps."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.output_queues: dict[str, deque[RequestOutput]] = {}
-        self.unread: set[str] = set()
-        """Finished requests whose results have not been read yet."""
-        self.received: deque[RequestOutput] = deque()
-        """Outputs of the last step that are not in a queue yet."""
-        self.dropped: deque[str] = deque()
-        """Requests to abort before the next step."""
+    def __init__(self) -> None:
+        self.outputs: SimpleQueue[RequestOutput] = SimpleQueue()
+        self.num_left: dict[str, int] = {}
+        """By request: samples whose last output has not been read."""
+
+    def read(self, output: RequestOutput) -> bool:
+        """Note that an output was read; whether it was the last of its request."""
+        if output.request_id not in self.num_left:
+            return False
+        if output.error is not None:
+            self.num_left[output.request_id] = 0
+        elif output.finish is not None:
+            self.num_left[output.request_id] -= 1
+        return self.num_left[output.request_id] < 1
+
+
+class EngineClient:
+    """Submits requests to one engine and waits for their outputs. May be used by several threads;
+    an iterator that it returns belongs to one of them."""
+
+    def __init__(self, engine: Engine | AsyncEngine, is_threaded: bool = True) -> None:
+        self.async_engine = (
+            AsyncEngine(engine, is_threaded) if isinstance(engine, Engine) else engine
+        )
+        self.engine = self.async_engine.engine
+        """Not to be used while requests run; `async_engine.call` may be."""
+        self.output_queues: dict[str, OutputQueue] = {}
+        """By request, until it is aborted or its last output was read."""
 
     def submit(self, request: GenerationRequest) -> str:
         """Submit a request and return its id; then read it with `stream`, or `abort` it."""
-        return self.open_queue(self.engine.submit, request)
+        return self.open_iterator(self.engine.prepare, [request]).release()[0]
 
     def submit_embedding(self, ids: Sequence[int]) -> str:
         """Submit a text whose hidden states are wanted."""
-        return self.open_queue(self.engine.submit_embedding, ids)
+        return self.open_iterator(self.engine.prepare_embedding, [ids]).release()[0]
 
     def submit_score(self, ids: Sequence[int]) -> str:
         """Submit a text whose log-probabilities are wanted."""
-        return self.open_queue(self.engine.submit_score, ids)
-
-    def open_queue(self, submit: Callable[[T, str], str], item: T) -> str:
-        """Submit with an output queue, or neither if this is interrupted."""
-        request_id = self.engine.new_id()
-        try:
-            self.output_queues[request_id] = deque()
-            return submit(item, request_id)
-        except BaseException:
-            self.abort(request_id)
-            raise
+        return self.open_iterator(self.engine.prepare_score, [ids]).release()[0]
 
     def submit_all(self, requests: Sequence[GenerationRequest]) -> list[str]:
-        """Submit all requests, or none if one is rejected."""
-        return self.open_iterator(self.submit, requests).release()
+        """Submit all requests, or none if one is rejected. Each has its own queue."""
+        return self.open_iterator(self.engine.prepare, requests, has_own_queues=True).release()
 
     def open_iterator(
-        self, submit: Callable[[T], str], items: Iterable[T]
+        self,
+        prepare: Callable[[T], PreparedRequest],
+        items: Iterable[T],
+        has_own_queues: bool = False,
     ) -> RequestIterator[RequestOutput]:
-        """Submit all items, or none if one is rejected. The iterator has no results yet."""
+        """Submit all items, with one queue unless each has its own, or none if one is rejected. The
+        iterator has no results yet."""
+        prepared = [prepare(item) for item in items]
         iterator: RequestIterator[RequestOutput] = RequestIterator(self)
+        queue, submissions = OutputQueue(), []
         try:
-            for item in items:
-                iterator.ids.append(submit(item))
+            for request in prepared:
+                iterator.ids.append(request.id)
+                queue = OutputQueue() if has_own_queues else queue
+                queue.num_left[request.id] = request.num_samples
+                self.output_queues[request.id] = queue
+                submissions.append(Submission(request, queue.outputs.put))
+            self.async_engine.submit_all(submissions)
             return iterator
         except BaseException:
             iterator.close()
             raise
 
     def generate(self, request: GenerationRequest) -> RequestIterator[RequestOutput]:
-        """Submit a request with one sample; its outputs, step by step, up to its end."""
-        iterator = self.open_iterator(self.submit, [request])
+        """Submit a request; its outputs, step by step, up to its end."""
+        iterator = self.open_iterator(self.engine.prepare, [request])
         return iterator.then(self.outputs(iterator.ids[0]))
 
     def stream(self, request_id: str) -> RequestIterator[RequestOutput]:
-        """The outputs of a request with one sample, up to its end."""
+        """The outputs of a request, up to its end."""
         return RequestIterator(self, [request_id], self.outputs(request_id))
 
     def outputs(self, request_id: str) -> Iterator[RequestOutput]:
+        queue = self.queue_of(request_id)
         while True:
-            output = check_output(self.next_output(request_id))
-            yield output
-            if output.finish is not None:
+            output = self.next_output(queue)
+            if queue.read(output):
+                self.output_queues.pop(request_id, None)
+            yield check_output(output)
+            if queue.num_left[request_id] < 1:
                 return
 
     def results(self, ids: Sequence[str]) -> RequestIterator[IndexedOutput]:
-        """Index in `ids` and last output of each request, as they finish."""
+        """Index in `ids` and last output of each request."""
         return RequestIterator(self, ids, self.last_outputs(ids))
 
     def embeddings(self, texts: Sequence[Sequence[int]]) -> RequestIterator[IndexedOutput]:
         """Index of a text and its hidden states, as they are computed."""
-        iterator = self.open_iterator(self.submit_embedding, texts)
+        iterator = self.open_iterator(self.engine.prepare_embedding, texts)
         return iterator.then(self.last_outputs(iterator.ids))
 
     def scores(self, texts: Sequence[Sequence[int]]) -> RequestIterator[IndexedOutput]:
         """Index of a text and its log-probabilities, as they are computed."""
-        iterator = self.open_iterator(self.submit_score, texts)
+        iterator = self.open_iterator(self.engine.prepare_score, texts)
         return iterator.then(self.last_outputs(iterator.ids))
 
     def last_outputs(self, ids: Sequence[str]) -> Iterator[IndexedOutput]:
         waiting = {request_id: index for index, request_id in enumerate(ids)}
         while waiting:
-            yield from self.finished_outputs(waiting)
-
-    def finished_outputs(self, waiting: dict[str, int]) -> list[IndexedOutput]:
-        """Index and last output of the requests in `waiting` (id -> index) that have finished,
-        which are removed from it. If there are none, runs one engine step first."""
-        self.distribute()
-        if not self.unread & waiting.keys():
-            for request_id in waiting:
-                self.check_active(request_id)
-            self.step()
-        finished = self.unread & waiting.keys()
-        self.unread -= finished
-        return [
-            (waiting.pop(request_id), check_output(self.output_queues.pop(request_id)[-1]))
-            for request_id in finished
-        ]
+            queue = self.queue_of(next(iter(waiting)))  # one of its own, or one for all
+            output = self.next_output(queue)
+            if queue.read(output):
+                self.output_queues.pop(output.request_id, None)
+                yield waiting.pop(output.request_id), check_output(output)
 
     def search(
         self, requests: Sequence[GenerationRequest]
     ) -> RequestIterator[tuple[int, list[Hypothesis]]]:
         """Index of a request and its hypotheses, as the beam searches finish."""
-        iterator = self.open_iterator(self.submit, requests)
+        iterator = self.open_iterator(self.engine.prepare, requests)
         return iterator.then(self.hypotheses(iterator.ids))
 
     def hypotheses(self, ids: Sequence[str]) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -205,83 +219,87 @@ class EngineClient:
     ) -> RequestIterator[list[Completion]]:
         """The n completions of each request, in order, each once the ones before it are complete.
         All requests are submitted, or rejected, when this is called."""
-        iterator = self.open_iterator(self.submit, requests)
+        iterator = self.open_iterator(self.engine.prepare, requests)
         return iterator.then(self.collect(requests, iterator.ids, progress))
 
     def collect(
         self, requests: Sequence[GenerationRequest], ids: Sequence[str], progress: Progress | None
     ) -> Iterator[list[Completion]]:
-        for request, request_id in zip(requests, ids, strict=True):
-            completions = [
-                Completion(index, num_prompt=len(request.prompt)) for index in range(request.n)
-            ]
-            while any(one.finish is None for one in completions):
-                output = check_output(self.next_output(request_id))
-                completions[output.index].add(output)
+        completions = {
+            name: [Completion(index, num_prompt=len(request.prompt)) for index in range(request.n)]
+            for name, request in zip(ids, requests, strict=True)
+        }
+        errors: dict[str, RequestOutput] = {}
+        for name in list(ids):
+            queue = self.output_queues.get(name)
+            while queue is not None and queue.num_left[name] > 0:
+                output = self.next_output(queue)
+                if queue.read(output):
+                    self.output_queues.pop(output.request_id, None)
+                if output.error is not None:
+                    errors[output.request_id] = output
+                else:
+                    completions[output.request_id][output.index].add(output)
+            if name in errors:
+                check_output(errors[name])
             if progress is not None:
                 progress(1)
-            yield completions
+            yield completions.pop(name)
 
-    def next_output(self, request_id: str) -> RequestOutput:
-        """The next output of a request; runs as many engine steps as it takes."""
-        self.distribute()
-        queue = self.output_queues[request_id]
-        while not queue:
-            self.check_active(request_id)
-            self.step()
-        return queue.popleft()
-
-    def check_active(self, request_id: str) -> None:
-        """Raise an EngineError if no output can follow."""
-        if not self.engine.is_active(request_id) and request_id not in self.unread:
+    def queue_of(self, request_id: str) -> OutputQueue:
+        """The queue of a request; an EngineError if no output can follow."""
+        queue = self.output_queues.get(request_id)
+        if queue is None:
             raise EngineError(
                 f"request {request_id} is not active: it was aborted, or its outputs were read. "
                 "Submit it again."
             )
+        return queue
+
+    def next_output(self, queue: OutputQueue) -> RequestOutput:
+        """The next output in a queue. Waits for it, or runs as many engine steps as it takes."""
+        if self.async_engine.is_threaded:
+            return queue.outputs.get()
+        while queue.outputs.empty():
+            self.step()
+        return queue.outputs.get()
 
     def step(self) -> None:
-        """Run one engine step and distribute its outputs."""
-        self.abort_dropped()
-        if not self.received:
-            self.received.extend(self.engine.step())
-        self.distribute()
-
-    def distribute(self) -> None:
-        """Put received outputs into their queues. Nothing is lost if this is interrupted: then the
-        next call continues."""
-        while self.received:
-            output = self.received[0]
-            queue = self.output_queues.get(output.request_id, deque())
-            is_last = output.finish is not None or output.error is not None
-            if is_last and output.request_id in self.output_queues:
-                self.unread.add(output.request_id)
-            queue.append(self.received.popleft())
+        """Without an engine thread: run the commands and one engine step."""
+        assert not self.async_engine.is_threaded, "the engine thread runs the steps"
+        self.async_engine.run_commands()
+        self.async_engine.run_step()
 
     def attention(
         self, request_id: str, layer: int, head: int, query: int, sample: int = 0
     ) -> AttentionRow:
         """Attention weights of one token of a running or finished request."""
-        return self.engine.attention(request_id, layer, head, query, sample)
+        return self.call(lambda engine: engine.attention(request_id, layer, head, query, sample))
+
+    def call(self, function: Callable[[Engine], T]) -> T:
+        """Run a function with the engine between two steps, and wait for its result."""
+        future = self.async_engine.call(function)
+        if not self.async_engine.is_threaded:
+            self.async_engine.run_commands()
+        return future.result()
 
     def abort(self, request_id: str) -> None:
         """Drop a request, its outputs and its pages. Does nothing if it is unknown."""
-        self.dropped.append(request_id)
-        self.abort_dropped()
+        self.abort_later([request_id])
+        if not self.async_engine.is_threaded:
+            self.async_engine.run_commands()
 
     def abort_later(self, ids: Sequence[str]) -> None:
         """Abort requests before the next step. May be called in any thread and at any time, as by
-        the garbage collector: it only adds to a deque."""
-        self.dropped.extend(ids)
+        the garbage collector."""
+        for request_id in ids:
+            if request_id in self.output_queues:
+                self.async_engine.abort(request_id)
+                self.output_queues.pop(request_id, None)
 
-    def abort_dropped(self) -> None:
-        """Abort the requests of iterators that were dropped. One that is interrupted is repeated by
-        the next call."""
-        while self.dropped:
-            request_id = self.dropped[0]
-            self.engine.abort(request_id)
-            self.unread.discard(request_id)
-            self.output_queues.pop(request_id, None)
-            self.dropped.popleft()
+    def close(self) -> None:
+        """End the engine thread."""
+        self.async_engine.close()
 
 
 def check_output(output: RequestOutput) -> RequestOutput:

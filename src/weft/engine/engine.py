@@ -47,14 +47,14 @@ from weft.engine.beam_search import BeamSearch
 from weft.engine.cache_file import CacheFileSummary, cache_key, load_cache, save_cache
 from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import FinishReason
-from weft.engine.engine_state import EngineState, StepRecord
+from weft.engine.engine_state import EngineState, PreparedRequest, StepRecord
 from weft.engine.interrupts import DeferredInterrupts
 from weft.engine.logits import HIDDEN_NOT_FINITE, not_finite_error
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory_budget import cache_pages
 from weft.engine.model_runner import ModelRunner
 from weft.engine.recovery import FaultIsolation, recover
-from weft.engine.request import GenerationRequest, RequestOutput, SampleState, SampleStateFactory
+from weft.engine.request import GenerationRequest, RequestOutput, SampleStateFactory
 from weft.engine.request_checks import check_request_ids, check_text_ids
 from weft.engine.sampling_step import StepChooser
 from weft.engine.scheduling.admission import check_request
@@ -106,12 +106,26 @@ class Engine:
     def submit(self, request: GenerationRequest, request_id: str | None = None) -> str:
         """Add a request and return its id, a new one unless it is from `new_id`. Raises a
         UsageError, and changes nothing, for a request that can never be served."""
-        request_id = request_id or self.new_id()
+        return self.add(self.prepare(request, request_id))
+
+    def submit_embedding(self, ids: Iterable[int], request_id: str | None = None) -> str:
+        """Add a text for the encoder: its hidden states come in one output."""
+        return self.add(self.prepare_embedding(ids, request_id))
+
+    def submit_score(self, ids: Iterable[int], request_id: str | None = None) -> str:
+        """Add a text for a decoder: the log-probability of each of its tokens but the first comes
+        in one output. All of it is computed, whatever the prefix cache holds, and none of it is
+        cached."""
+        return self.add(self.prepare_score(ids, request_id))
+
+    def prepare(self, request: GenerationRequest, request_id: str | None = None) -> PreparedRequest:
+        """Check a request and compile its grammar, without adding it. Unlike the other methods it
+        may be called in any thread while a step runs, and so may the two that follow."""
         check_request_ids(request, self.model.config)
         beam = request.beam.width if request.beam else 0
-        prompt = tuple(request.prompt)
+        prompt, name = tuple(request.prompt), request_id or self.new_id()
         scheduled = Request(
-            request_id,
+            name,
             prompt,
             request.max_tokens,
             request.source,
@@ -124,20 +138,22 @@ class Engine:
         check_request(scheduled, self.scheduler.config, self.kv_cache)  # before n samples exist
         samples = self.sample_states.create_all(request)
         if request.beam is None:
-            return self.add(scheduled, samples=samples)
+            return PreparedRequest(scheduled, samples)
         end = next(iter(request.ends), None)
-        return self.add(scheduled, search=BeamSearch(request.beam, request.max_tokens, end))
+        return PreparedRequest(scheduled, search=BeamSearch(request.beam, request.max_tokens, end))
 
-    def submit_embedding(self, ids: Iterable[int], request_id: str | None = None) -> str:
-        """Add a text for the encoder: its hidden states come in one output."""
+    def prepare_embedding(
+        self, ids: Iterable[int], request_id: str | None = None
+    ) -> PreparedRequest:
+        """Check a text for the encoder."""
         text = tuple(ids)
         check_text_ids(text, self.model.config)
-        return self.add(Request(request_id or self.new_id(), text, 0, is_pooling=True))
+        request = Request(request_id or self.new_id(), text, 0, is_pooling=True)
+        check_request(request, self.scheduler.config, self.kv_cache)
+        return PreparedRequest(request)
 
-    def submit_score(self, ids: Iterable[int], request_id: str | None = None) -> str:
-        """Add a text for a decoder: the log-probability of each of its tokens but the first comes
-        in one output. All of it is computed, whatever the prefix cache holds, and none of it is
-        cached."""
+    def prepare_score(self, ids: Iterable[int], request_id: str | None = None) -> PreparedRequest:
+        """Check a text whose log-probabilities are wanted."""
         text = tuple(ids)
         if not isinstance(self.model, Decoder):
             raise UsageError(
@@ -150,26 +166,23 @@ class Engine:
                 "token is not predicted. Use a longer text."
             )
         check_text_ids(text, self.model.config)
-        return self.add(Request(request_id or self.new_id(), text[:-1], 0, is_pooling=True), text)
+        request = Request(request_id or self.new_id(), text[:-1], 0, is_pooling=True)
+        check_request(request, self.scheduler.config, self.kv_cache)
+        return PreparedRequest(request, text=text)
 
-    def add(
-        self,
-        request: Request,
-        text: tuple[int, ...] | None = None,
-        samples: dict[int, SampleState] | None = None,
-        search: BeamSearch | None = None,
-    ) -> str:
-        """Add a request with its state, or nothing if this is interrupted."""
+    def add(self, prepared: PreparedRequest) -> str:
+        """Add a prepared request with its state, or nothing if this is interrupted."""
         self.finish_recovery()
+        request = prepared.request
         try:
             self.scheduler.add(request)
             self.requests[request.id] = request
-            if text is not None:
-                self.state.texts_to_score[request.id] = text
-            if samples is not None:
-                self.samples[request.id] = samples
-            if search is not None:
-                self.beams[request.id] = search
+            if prepared.text is not None:
+                self.state.texts_to_score[request.id] = prepared.text
+            if prepared.samples is not None:
+                self.samples[request.id] = prepared.samples
+            if prepared.search is not None:
+                self.beams[request.id] = prepared.search
             return request.id
         except UsageError:  # rejected by the scheduler, which has changed nothing
             raise

@@ -19,6 +19,26 @@ from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request
 
 
+@dataclass(frozen=True, eq=False)
+class PreparedRequest:
+    """A request that was checked, with the state that it starts with."""
+
+    request: Request
+    samples: dict[int, SampleState] | None = None
+    search: BeamSearch | None = None
+    text: tuple[int, ...] | None = None
+    """A text to score."""
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def num_samples(self) -> int:
+        """Outputs with `finish` that will follow, unless the request fails."""
+        return len(self.samples or ()) or 1
+
+
 @dataclass(eq=False)
 class StepRecord:
     """The results of one step; outputs without a plan report failed requests."""

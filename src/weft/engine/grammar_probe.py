@@ -1,9 +1,8 @@
-"""The program of the child process that compiles a grammar with limits: Lark on stdin -> exit code,
-and on stdout why llguidance rejects it, or nothing.
+"""The program of the child process that compiles a grammar with limits: Lark on stdin -> exit code.
 
-0: it was compiled or rejected. Otherwise the time or memory limit ended the process. Imports
-llguidance and nothing of Weft. The limit is CPU time, so that other processes do not change which
-grammars are allowed.
+0: it was compiled, or rejected with a message, which the parent gets when it compiles it again.
+Otherwise the time or memory limit ended the process. Imports llguidance and nothing of Weft. The
+limit is CPU time, so that other processes do not change which grammars are allowed.
 """
 
 import resource
@@ -35,9 +34,7 @@ def main(seconds: int, megabytes: int) -> None:
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
     lark = sys.stdin.buffer.read().decode()
     state = LLMatcher(LLTokenizer(ByteTokens()), lark, log_level=0)  # type: ignore[arg-type]
-    if state.is_error():
-        sys.stdout.buffer.write(state.get_error().encode())
-    else:
+    if not state.is_error():
         state.compute_bitmask()
 
 

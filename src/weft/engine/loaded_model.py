@@ -16,6 +16,7 @@ and an alternative.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -156,8 +157,15 @@ def check_is_list(texts: Sequence[str], name: str = "texts") -> None:
 class LoadedModel:
     """A model in eval mode with its tokenizer."""
 
-    def __init__(self, checkpoint: Checkpoint, engine: EngineConfig | None = None) -> None:
-        self.engine_config = engine or EngineConfig()
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        engine: EngineConfig | None = None,
+        is_threaded: bool = True,
+    ) -> None:
+        """`is_threaded` False: engine steps run in the thread that waits for their outputs."""
+        self.engine_config, self.is_threaded = engine or EngineConfig(), is_threaded
+        self.client_lock = threading.Lock()
         self.model, self.tokenizer = checkpoint.model.eval(), checkpoint.tokenizer
         self.checkpoint, self.generation_config = checkpoint, checkpoint.generation_config
         self.task, self.scores = checkpoint.task, checkpoint.scores
@@ -173,11 +181,17 @@ class LoadedModel:
     def device(self) -> torch.device:
         return device_of(self.model)
 
-    @cached_property
+    @property
     def client(self) -> EngineClient:
         """The client of this model's engine, which is created on first use."""
+        with self.client_lock:
+            return self.locked_client
+
+    @cached_property
+    def locked_client(self) -> EngineClient:
         try:
-            return EngineClient(Engine(self.model, self.tokenizer, self.engine_config))
+            engine = Engine(self.model, self.tokenizer, self.engine_config)
+            return EngineClient(engine, self.is_threaded)
         except MemoryError:
             gib = self.engine_config.cache_gib
             size = gib if isinstance(gib, str) else f"{gib:g}"
@@ -361,6 +375,17 @@ class LoadedModel:
     def perplexity(self, texts: Sequence[str]) -> float:
         """exp of the mean loss per token over all texts."""
         return self.score(texts).perplexity
+
+    def close(self) -> None:
+        """End the engine thread; it also ends when the model is garbage collected."""
+        if "locked_client" in self.__dict__:
+            self.client.close()
+
+    def __enter__(self) -> LoadedModel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def check_task(self, task: Task) -> None:
         """Raise a UsageError if this kind of model does not support the task."""

@@ -10,6 +10,7 @@ exception it is rebuilt from them.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -51,8 +52,6 @@ class GenerationRequest:
     """Name of the API key that it was sent with."""
     is_streamed: bool = False
     """Its tokens are read as they are generated, so that the time between two of them matters."""
-    visible_ids: frozenset[int] = frozenset()
-    """Special tokens whose names are part of the text; others have no text."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,11 @@ class RequestOutput:
     """Result of an embedding request: last hidden states of its tokens."""
     error: str | None = None
     """Why this request failed; the other requests continue."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether this is the last output of its sample, or of a request that failed."""
+        return self.finish is not None or self.error is not None
 
 
 @dataclass
@@ -127,6 +131,7 @@ class SampleStateFactory:
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, speculate: bool) -> None:
         self.tokenizer, self.vocab_size, self.speculate = tokenizer, vocab_size, speculate
         self.vocabularies: dict[frozenset[int], GrammarVocabulary] = {}
+        self.lock = threading.Lock()
 
     def create_all(self, request: GenerationRequest) -> dict[int, SampleState]:
         """The n samples of a request, by index."""
@@ -154,13 +159,12 @@ class SampleStateFactory:
             assert not request.stops, "stop strings need a tokenizer, and this engine has none"
             return NullDetokenizer(request.ends)
         is_continuation = request.source is None
-        return Detokenizer(
-            self.tokenizer, request.stops, request.ends, is_continuation, request.visible_ids
-        )
+        return Detokenizer(self.tokenizer, request.stops, request.ends, is_continuation)
 
     def vocabulary(self, ends: frozenset[int]) -> GrammarVocabulary:
         """The model's vocabulary for constrained decoding with these end tokens."""
-        if ends not in self.vocabularies:
-            assert self.tokenizer is not None, "a grammar needs a tokenizer"
-            self.vocabularies[ends] = GrammarVocabulary(self.tokenizer, ends, self.vocab_size)
-        return self.vocabularies[ends]
+        with self.lock:
+            if ends not in self.vocabularies:
+                assert self.tokenizer is not None, "a grammar needs a tokenizer"
+                self.vocabularies[ends] = GrammarVocabulary(self.tokenizer, ends, self.vocab_size)
+            return self.vocabularies[ends]

@@ -28,11 +28,12 @@ from typing import cast
 import torch
 
 from weft.core.errors import DataError, EngineError, UsageError, WeftError
+from weft.engine.async_engine import Submission
 from weft.engine.beam_search import Hypothesis
-from weft.engine.client import EngineClient
+from weft.engine.client import EngineClient, check_output
 from weft.engine.config import EngineConfig
 from weft.engine.loaded_model import load
-from weft.engine.request import GenerationRequest
+from weft.engine.request import GenerationRequest, RequestOutput
 
 EXIT_TIMEOUT = 5.0
 """Seconds that a worker has to exit by itself."""
@@ -224,29 +225,38 @@ def run_worker(connection: Connection, config: WorkerConfig) -> None:
 
 def serve(client: EngineClient, connection: Connection) -> None:
     """Run searches; a new chunk joins those that are running."""
-    chunks: SimpleQueue[Assignment | None] = SimpleQueue()
+    events: SimpleQueue[Assignment | RequestOutput | None] = SimpleQueue()
     # receive in a thread: otherwise both sides could block in send, each waiting for the other
-    threading.Thread(target=receive_chunks, args=(connection, chunks), daemon=True).start()
-    waiting: dict[str, int] = {}
+    threading.Thread(target=receive_chunks, args=(connection, events), daemon=True).start()
+    indices: dict[str, int] = {}
     while True:
-        while not waiting or not chunks.empty():
-            chunk = chunks.get()
-            if chunk is None:
+        results: list[SearchResult] = []
+        event = events.get()
+        while True:
+            if event is None:
                 raise DisconnectedError
-            ids = client.submit_all([request for _, request in chunk])
-            waiting.update(zip(ids, (index for index, _ in chunk), strict=True))
-        finished = client.finished_outputs(waiting)
-        if finished:
-            send_to_parent(connection, [(index, output.hypotheses) for index, output in finished])
+            if isinstance(event, RequestOutput):
+                results.append((indices.pop(event.request_id), check_output(event).hypotheses))
+            else:
+                prepared = [(client.engine.prepare(request), index) for index, request in event]
+                indices |= {request.id: index for request, index in prepared}
+                client.async_engine.submit_all([Submission(one, events.put) for one, _ in prepared])
+            if events.empty():
+                break
+            event = events.get()
+        if results:
+            send_to_parent(connection, results)
 
 
-def receive_chunks(connection: Connection, chunks: SimpleQueue[Assignment | None]) -> None:
+def receive_chunks(
+    connection: Connection, events: SimpleQueue[Assignment | RequestOutput | None]
+) -> None:
     """Put received chunks into a queue, and None when the connection is closed."""
     try:
         while True:
-            chunks.put(connection.recv())
+            events.put(connection.recv())
     except (EOFError, OSError):
-        chunks.put(None)
+        events.put(None)
 
 
 def send_to_parent(connection: Connection, message: list[SearchResult] | WorkerFailure) -> None:

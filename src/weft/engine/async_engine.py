@@ -1,0 +1,456 @@
+"""`AsyncEngine`: one thread owns an engine and steps it. Any thread or event loop submits requests.
+
+    engine = AsyncEngine(Engine(model, tokenizer))
+    async for output in engine.stream(request): ...             # asyncio
+    engine.submit(request, queue.put)                           # threads: called with each output
+    engine.call(lambda engine: engine.statistics()).result()    # runs between two steps
+    engine.close()
+
+Only the engine thread touches the engine and runs kernels: libgomp creates a team of threads for
+every thread that calls them. What others want goes through a queue that is read between two steps.
+Requests are checked, and their grammars compiled, in the calling thread (`Engine.prepare`).
+
+The thread starts at first use. While nothing runs it holds only a weak reference, so that an engine
+that is dropped without `close` is collected. Outputs for one event loop are delivered with one
+wakeup per step. Differs from vLLM's AsyncLLM, whose engine is a process of its own: here outputs
+are passed without serialization, and the engine releases the GIL in its kernels.
+
+`is_threaded=False`: no thread; whoever waits for an output runs the steps (`EngineClient`). For
+training, whose evaluation uses the weights of the training thread, and for tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
+
+import torch
+
+from weft.core.errors import EngineError, UsageError
+from weft.engine.engine import Engine
+from weft.engine.engine_state import PreparedRequest
+from weft.engine.request import GenerationRequest, RequestOutput
+from weft.engine.scheduling.sequence import RequestTimes
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Receiver = Callable[[RequestOutput], None]
+"""Called in the engine thread with each output of a request. It must not block."""
+Command = Callable[["AsyncEngine"], None]
+"""What another thread wants; runs in the engine thread between two steps."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A request on its way to the engine thread."""
+
+    request: PreparedRequest
+    receive: Receiver
+    set_times: Callable[[RequestTimes], None] | None = None
+    """Called before the first output, with an object in which the scheduler records the times of
+    the request."""
+
+
+MAX_FAILURES = 3
+"""Steps that may fail one after another without an output before the engine thread gives up."""
+CLOSE_SECONDS = 10.0
+"""`close` waits so long for the current step."""
+
+
+class AsyncEngine:
+    """An engine and the thread that steps it."""
+
+    def __init__(
+        self, engine: Engine, is_threaded: bool = True, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.engine, self.is_threaded, self.now = engine, is_threaded, now
+        self.commands: deque[Command] = deque()
+        self.wakeups: SimpleQueue[None] = SimpleQueue()
+        """One for each command. `put` may be called anywhere, as by the garbage collector."""
+        self.received: deque[RequestOutput] = deque()
+        """Outputs of the last step that were not delivered yet."""
+        self.receivers: dict[str, Receiver] = {}
+        """By the id of an active request."""
+        self.loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelivery]
+        self.loops = weakref.WeakKeyDictionary()
+        self.step_began_at: float | None = None
+        """While a step runs, when it began: a watchdog reads it."""
+        self.num_failures = 0
+        self.num_threads = torch.get_num_threads()
+        self.failure: BaseException | None = None
+        """Why the engine thread ended; None while it works."""
+        self.is_closed = False
+        self.pid = os.getpid()
+        self.thread: threading.Thread | None = None
+        self.start_lock = threading.Lock()
+        OPEN.add(self)
+        weakref.finalize(self, self.wakeups.put, None).atexit = False
+
+    def submit(
+        self,
+        request: GenerationRequest | PreparedRequest,
+        receive: Receiver,
+        request_id: str = "",
+        set_times: Callable[[RequestTimes], None] | None = None,
+    ) -> str:
+        """Submit a request and return its id, a new one unless it is from `new_id`. Raises a
+        UsageError for a request that can never be served."""
+        if not isinstance(request, PreparedRequest):
+            request = self.engine.prepare(request, request_id or None)
+        self.submit_all([Submission(request, receive, set_times)])
+        return request.id
+
+    def submit_all(self, submissions: Sequence[Submission]) -> None:
+        """Submit requests that were prepared; the next step sees all of them."""
+        self.post(partial(AsyncEngine.add_all, submissions=submissions))
+
+    def submit_embedding(self, ids: Iterable[int], receive: Receiver, request_id: str = "") -> str:
+        """Submit a text whose hidden states are wanted."""
+        return self.submit(self.engine.prepare_embedding(ids, request_id or None), receive)
+
+    def submit_score(self, ids: Iterable[int], receive: Receiver, request_id: str = "") -> str:
+        """Submit a text whose log-probabilities are wanted."""
+        return self.submit(self.engine.prepare_score(ids, request_id or None), receive)
+
+    def abort(self, request_id: str) -> None:
+        """Remove a request before the next step; its pages are free then. Does nothing if it is not
+        active. May be called in any thread and at any time, as by the garbage collector."""
+        if self.is_usable:
+            self.commands.append(partial(AsyncEngine.remove, request_id=request_id))
+            self.wakeups.put(None)
+
+    def call(self, function: Callable[[Engine], T]) -> Future[T]:
+        """Run a function with the engine between two steps."""
+        future: Future[T] = Future()
+        self.post(partial(run_into, future=future, function=function))
+        return future
+
+    def stream(self, *requests: GenerationRequest | PreparedRequest) -> OutputStream:
+        """Submit requests from a coroutine; their outputs, up to the end of all of them. Closing or
+        dropping the stream aborts what has not ended."""
+        loop = asyncio.get_running_loop()
+        delivery = self.loops.setdefault(loop, LoopDelivery(loop))
+        prepared = [
+            one if isinstance(one, PreparedRequest) else self.engine.prepare(one)
+            for one in requests
+        ]
+        stream = OutputStream(self, {one.id: one.num_samples for one in prepared})
+        receive = partial(delivery.add, weakref.ref(stream))
+        self.submit_all(
+            [
+                Submission(one, receive, partial(stream.times.__setitem__, one.id))
+                for one in prepared
+            ]
+        )
+        return stream
+
+    def post(self, command: Command) -> None:
+        """Let the engine thread run a command before its next step."""
+        self.check_usable()
+        self.num_threads = torch.get_num_threads()
+        self.commands.append(command)
+        self.wakeups.put(None)
+        if self.is_threaded and self.thread is None:
+            self.start()
+        if not self.is_usable:  # the thread may have ended in between
+            self.run_commands()
+
+    @property
+    def is_usable(self) -> bool:
+        is_ours = not self.is_threaded or os.getpid() == self.pid
+        return is_ours and not self.is_closed and self.failure is None
+
+    def check_usable(self) -> None:
+        """Raise a UsageError or EngineError if nothing can be submitted."""
+        if self.is_usable:
+            return
+        if self.is_threaded and os.getpid() != self.pid:
+            raise UsageError(
+                f"this engine belongs to process {self.pid}, and {os.getpid()} is a fork of it: "
+                "threads do not survive a fork. Load the model in the child process, or start it "
+                "with multiprocessing's 'spawn' method."
+            )
+        if self.is_closed:
+            raise UsageError("the engine is closed: it takes no more requests. Load it again.")
+        raise EngineError(
+            f"the engine thread has ended after {type(self.failure).__name__}: {self.failure}. "
+            "Load the model again, and report this error if it repeats."
+        )
+
+    def start(self) -> None:
+        with self.start_lock:
+            if self.thread is None:
+                self.thread = threading.Thread(
+                    target=run_thread,
+                    args=(self.wakeups, weakref.ref(self)),
+                    name="weft-engine",
+                    daemon=True,  # `close_all` ends it at exit
+                )
+                self.thread.start()
+
+    def add_all(self, submissions: Sequence[Submission]) -> None:
+        """Engine thread: add requests. Repeating it changes nothing."""
+        for submission in submissions:
+            self.add(submission)
+
+    def add(self, submission: Submission) -> None:
+        request = submission.request
+        self.receivers[request.id] = submission.receive
+        if not self.is_usable:
+            self.end_requests("the engine was closed")
+        elif request.id not in self.engine.requests:
+            try:
+                self.engine.add(request)
+            except Exception as error:
+                if not self.is_threaded:
+                    raise
+                log.exception("request=%s state=rejected", request.id)
+                self.end_request(request.id, f"the request failed: {error}")
+            times = self.engine.scheduler.times_of(request.id)
+            if submission.set_times is not None and times is not None:
+                submission.set_times(times)
+
+    def remove(self, request_id: str) -> None:
+        """Engine thread: abort a request."""
+        self.receivers.pop(request_id, None)
+        self.engine.abort(request_id)
+
+    def run_until_idle(self) -> None:
+        """Engine thread: steps and commands until there is nothing left to do."""
+        self.run_commands()
+        while not (self.engine.is_idle or self.is_closed):
+            self.run_step()
+            self.run_commands()
+
+    def run_commands(self) -> None:
+        """Engine thread: run the commands that have arrived. One that is interrupted runs again."""
+        while self.commands:
+            self.commands[0](self)
+            self.commands.popleft()
+        self.flush()
+
+    def run_step(self) -> None:
+        """Engine thread: one engine step; its outputs go to their receivers."""
+        if self.is_threaded and torch.get_num_threads() != self.num_threads:
+            torch.set_num_threads(self.num_threads)  # OpenMP has one setting for each thread
+        self.step_began_at = self.now()
+        try:
+            if not self.received:
+                self.received.extend(self.engine.step())
+            self.num_failures = 0
+        except Exception:
+            # the engine has recovered. Requests that failed have outputs, which the next step
+            # returns
+            self.num_failures += 1
+            log.exception("step=failed failures=%d", self.num_failures)
+            if not self.is_threaded or self.num_failures >= MAX_FAILURES:
+                raise
+        finally:
+            self.step_began_at = None
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Engine thread: give outputs to their receivers. One that raises loses its request."""
+        while self.received:
+            request_id, is_end = self.received[0].request_id, self.received[0].is_end
+            receive = self.receivers.get(request_id, ignore)
+            try:
+                receive(self.received.popleft())
+            except Exception:
+                if not self.is_threaded:
+                    raise
+                log.exception("request=%s state=aborted reason='its receiver failed'", request_id)
+                self.remove(request_id)
+            if is_end and not self.will_follow(request_id):
+                self.receivers.pop(request_id, None)
+        self.flush()
+
+    def will_follow(self, request_id: str) -> bool:
+        """Whether another output of a request can follow: that of another sample."""
+        is_here = any(output.request_id == request_id for output in self.received)
+        return is_here or self.engine.is_active(request_id)
+
+    def flush(self) -> None:
+        """Engine thread: wake up the event loops that have outputs."""
+        for delivery in list(self.loops.values()):
+            delivery.flush()
+
+    def fail(self, error: BaseException) -> None:
+        """The engine thread ends: all requests get an error, and no more are accepted."""
+        self.failure = error
+        log.critical("engine=stopped requests=%d", len(self.receivers), exc_info=error)
+        self.end_requests(f"the engine stopped with {type(error).__name__}: {error}")
+
+    def end_requests(self, reason: str) -> None:
+        """All requests get an error as their last output."""
+        for request_id in list(self.receivers):
+            self.end_request(request_id, reason)
+        self.flush()
+
+    def end_request(self, request_id: str, reason: str) -> None:
+        receive = self.receivers.pop(request_id, ignore)
+        try:
+            receive(RequestOutput(request_id, error=reason))
+        except Exception:
+            log.exception("request=%s state=lost", request_id)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests can be served: the thread works, or has not been needed yet."""
+        is_dead = self.thread is not None and not self.thread.is_alive()
+        return self.failure is None and not self.is_closed and not is_dead
+
+    def close(self) -> None:
+        """End the thread after the current step. Requests that run are dropped."""
+        self.is_closed = True
+        self.wakeups.put(None)
+        thread = self.thread
+        if thread not in (None, threading.current_thread()) and os.getpid() == self.pid:
+            assert thread is not None, "no thread"
+            thread.join(CLOSE_SECONDS)
+
+    def __enter__(self) -> AsyncEngine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+OPEN: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
+"""Closed when the interpreter exits: a thread must not be inside a kernel then."""
+
+
+@atexit.register
+def close_all() -> None:
+    for engine in list(OPEN):
+        engine.close()
+
+
+def run_thread(wakeups: SimpleQueue[None], ref: weakref.ref[AsyncEngine]) -> None:
+    """Main function of the engine thread."""
+    while True:
+        wakeups.get()
+        owner = ref()
+        if owner is None:
+            return
+        try:
+            owner.run_until_idle()
+        except BaseException as error:
+            owner.fail(error)
+            return
+        if owner.is_closed:
+            owner.run_commands()
+            owner.end_requests("the engine was closed")
+            return
+        del owner  # while it waits, nothing keeps the engine
+
+
+def ignore(output: RequestOutput) -> None:
+    """The receiver of requests that were aborted."""
+
+
+def run_into(owner: AsyncEngine, future: Future[T], function: Callable[[Engine], T]) -> None:
+    """Engine thread: set the result of a future, or its exception."""
+    if future.done() or not (future.running() or future.set_running_or_notify_cancel()):
+        return
+    try:
+        future.set_result(function(owner.engine))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+class LoopDelivery:
+    """Outputs of one step for the streams of one event loop, delivered with one wakeup."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = weakref.ref(loop)
+        self.pending: list[tuple[weakref.ref[OutputStream], RequestOutput]] = []
+
+    def add(self, stream: weakref.ref[OutputStream], output: RequestOutput) -> None:
+        """Engine thread: queue an output."""
+        self.pending.append((stream, output))
+
+    def flush(self) -> None:
+        """Engine thread: let the event loop distribute what is queued."""
+        loop = self.loop()
+        if not self.pending or loop is None:
+            return
+        pending, self.pending = self.pending, []
+        try:
+            loop.call_soon_threadsafe(distribute, pending)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            log.debug("outputs=%d state=dropped reason='event loop closed'", len(pending))
+
+
+def distribute(pending: list[tuple[weakref.ref[OutputStream], RequestOutput]]) -> None:
+    """Event loop: put outputs into their streams and wake up those that wait."""
+    for ref, output in pending:
+        stream = ref()
+        if stream is not None:
+            stream.put(output)
+
+
+class OutputStream:
+    """The outputs of some requests for one coroutine: an asynchronous iterator."""
+
+    def __init__(self, engine: AsyncEngine, num_left: dict[str, int]) -> None:
+        self.engine, self.num_left = engine, num_left
+        """`num_left`: by request, samples whose last output has not been read."""
+        self.ids = list(num_left)
+        self.outputs: deque[RequestOutput] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+        self.times: dict[str, RequestTimes] = {}
+        """Arrival, admission and cached tokens of the requests, once the engine has them."""
+
+    def put(self, output: RequestOutput) -> None:
+        self.outputs.append(output)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def __aiter__(self) -> OutputStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if not self.num_left and not self.outputs:
+            raise StopAsyncIteration
+        try:
+            while not self.outputs:
+                self.waiter = asyncio.get_running_loop().create_future()
+                await self.waiter
+        except BaseException:
+            self.close()
+            raise
+        output = self.outputs.popleft()
+        if output.is_end and output.request_id in self.num_left:
+            self.num_left[output.request_id] -= 1
+            if output.error is not None or self.num_left[output.request_id] < 1:
+                del self.num_left[output.request_id]
+        return output
+
+    def close(self) -> None:
+        """Abort the requests that have not ended."""
+        left, self.num_left = self.num_left, {}
+        if left:
+            self.outputs.clear()
+        for request_id in left:
+            self.engine.abort(request_id)
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
