@@ -17,7 +17,7 @@ setup: $(STAMP) ## Create .venv with the pinned versions; does nothing if it is 
 # torch is installed first and pinned: otherwise pip installs the newest version, with gigabytes of CUDA.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,bench]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,bench,serve]'
 	@touch $@
 
 $(BIN)/python:

@@ -1,9 +1,29 @@
-"""The HTTP server. Modules that do not depend on a protocol:
+"""The HTTP server. What holds for all protocols, in the order in which a request meets it:
 
-output_parser   generated text -> text, reasoning and tool calls, as deltas; reasoning formats
-tools           definitions of functions, checked; conversations for templates without tools
-tool_formats    how model families write tool calls
-tool_grammars   grammars that allow only calls of the given functions
-call_readers    the texts of tool calls, read as they arrive
-json_scanner    JSON that arrives in parts, validated character by character
+    app             the ASGI application: ids, API keys, limits, errors in each protocol's shape
+    config          ServeConfig: the options of `weft serve`
+    access          web pages must not use a server on the same machine unasked
+    api_keys        API keys: callers, and their namespaces in the prefix cache
+    context         Service, HttpCall and RequestRecord: what routes know about a request
+    bodies          request bodies: every field has a class, and unknown ones are rejected
+    served_model    names -> loaded models with their engines
+    text_options    options of a text -> GenerationRequest
+    limits          load shedding: 429 and when to try again
+    generation      engine outputs -> events of choices; usage
+    output_parser   generated text -> text, reasoning and tool calls, as deltas; reasoning formats
+    tool_formats    how model families write tool calls
+    call_readers    the texts of tool calls, read as they arrive
+    json_scanner    JSON that arrives in parts, validated character by character
+    streaming       server-sent events and JSON lines, with pings, errors and disconnects
+    responses       JSON responses
+    api_errors      ApiError, and its body in each protocol
+    protocols       the table of the files below
+
+One file for each family of endpoints: its bodies, protocol -> GenerationRequest, and choices ->
+protocol, whole and streamed:
+
+    openai_fields       fields that several of OpenAI's routes have; usage; finish reasons
+    openai_completions  /v1/completions
+    openai_models       /v1/models
+    operations          /health, /ready, /version, /
 """

@@ -1,0 +1,72 @@
+"""Browser safety: a web page must not use a server on the same machine without being asked.
+
+The Host header must be a known name, which defeats DNS rebinding; a request with a foreign Origin
+is refused unless `--cors` allows it; and the routes of OpenAI and Anthropic need the content type
+application/json, which a page cannot send to another origin without asking first.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from weft.serve.api_errors import ApiError, protocol_of
+from weft.serve.context import HttpCall
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+OPEN_PATHS = ("/", "/docs", "/health", "/ready", "/version", "/openapi.json", "/favicon.ico")
+
+
+def is_open(call: HttpCall) -> bool:
+    """Whether a route needs no API key."""
+    path = call.request.url.path
+    if path in OPEN_PATHS or path.startswith("/assets/") or call.request.method == "OPTIONS":
+        return True
+    return path == "/metrics" and call.config.is_loopback
+
+
+def check_access(call: HttpCall) -> None:
+    """Raise an ApiError for a request that a foreign web page may have caused."""
+    config, headers = call.config, call.request.headers
+    host = host_of(headers.get("host", ""))
+    if config.is_loopback and host and not is_known(host, config.allowed_hosts):
+        raise ApiError(
+            403, f"the Host header is '{host[:100]}'. Use --allowed-host to allow this name."
+        )
+    origin = headers.get("origin")
+    if origin and not is_same(origin, host) and not is_allowed(origin, config.cors):
+        raise ApiError(
+            403, f"requests from {origin[:100]} are not allowed. Use --cors to allow this origin."
+        )
+    if call.request.method == "POST" and protocol_of(call.request.url.path) in (
+        "openai",
+        "anthropic",
+    ):
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" and headers.get("content-length", "1") != "0":
+            raise ApiError(415, f"the content type is '{kind[:60]}'. Send application/json.")
+
+
+def host_of(header: str) -> str:
+    """The name in a Host header, without port and brackets."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
+
+
+def is_known(host: str, allowed: tuple[str, ...]) -> bool:
+    if host in LOCAL_NAMES or host in allowed:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.endswith(".localhost")
+
+
+def is_same(origin: str, host: str) -> bool:
+    """Whether a page comes from this server."""
+    return (urlsplit(origin).hostname or "") == host
+
+
+def is_allowed(origin: str, cors: tuple[str, ...]) -> bool:
+    return "*" in cors or origin in cors

@@ -1,0 +1,92 @@
+"""Errors of the HTTP server: one `ApiError`, and its body in the shape of each protocol.
+
+    /api/...                   {"error": message}                               Ollama
+    /v1/messages...            {"type": "error", "error": {"type", "message"}}   Anthropic
+    /translate, /languages     {"error": message}                               LibreTranslate
+    all others                 {"error": {message, type, param, code}}          OpenAI
+
+OpenAI's `code` is a string or null, never a number. Unknown routes answer in the shape of their
+prefix. A UsageError or ConfigError of the engine is a 400 with the same sentence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.errors import ConfigError, UsageError
+
+OPENAI_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class ApiError(Exception):
+    """A request that is answered with an error status."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = headers or {}
+
+
+def api_error(error: Exception) -> ApiError | None:
+    """The answer to an exception that the caller has caused; None for a fault of the server."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, (UsageError, ConfigError)):
+        return ApiError(400, str(error))
+    return None
+
+
+def protocol_of(path: str) -> str:
+    """The protocol whose error shape a path has."""
+    if path.startswith("/v1/messages"):
+        return "anthropic"
+    if path == "/api" or path.startswith("/api/"):
+        return "ollama"
+    if path in ("/translate", "/languages", "/detect"):
+        return "libretranslate"
+    return "openai"
+
+
+def error_status(path: str, status: int) -> int:
+    """The status in a protocol: Anthropic's overload is 529."""
+    return 529 if protocol_of(path) == "anthropic" and status == 503 else status
+
+
+def error_body(path: str, error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+    """The body of an error response on this path."""
+    protocol = protocol_of(path)
+    if protocol in ("ollama", "libretranslate"):
+        return {"error": error.message}
+    if protocol == "anthropic":
+        kind = ANTHROPIC_TYPES.get(error.status, "api_error")
+        body = {"type": "error", "error": {"type": kind, "message": error.message}}
+        return body if request_id is None else {**body, "request_id": request_id}
+    default = "server_error" if error.status >= 500 else "invalid_request_error"
+    kind = OPENAI_TYPES.get(error.status, default)
+    fields = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    return {"error": fields}

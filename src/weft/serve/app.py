@@ -1,0 +1,193 @@
+"""The ASGI application: protocols as routers, and what holds for all of them.
+
+    app = create_app(service)
+
+The middleware gives each request an id (x-request-id), checks Host and Origin, the size of the body
+and the API key, turns every exception into the error shape of its protocol, and reports each
+request that has ended to the service's sinks. A fault of the server is a 500 with the request's id
+and one traceback in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from weft import __version__
+from weft.serve.access import check_access, is_open
+from weft.serve.api_errors import ApiError, api_error, error_body, error_status
+from weft.serve.api_keys import ANYONE
+from weft.serve.bodies import validation_message
+from weft.serve.context import HttpCall, RequestRecord, Service
+from weft.serve.protocols import PROTOCOLS
+from weft.serve.responses import JsonResponse
+from weft.serve.streaming import ClientGoneError
+
+log = logging.getLogger(__name__)
+
+MAX_ID = 128
+
+
+def create_app(
+    service: Service, routers: Sequence[APIRouter] = (), index: ASGIApp | None = None
+) -> FastAPI:
+    """The application of a service. `routers`: further routes; `index`: what `GET /` returns to
+    browsers."""
+    app = FastAPI(
+        title="Weft",
+        version=__version__,
+        docs_url=None,  # FastAPI's page loads assets from the internet
+        redoc_url=None,
+        default_response_class=JsonResponse,
+    )
+    app.state.service, app.state.index = service, index
+    for router in (*PROTOCOLS.values(), *routers):
+        app.include_router(router)
+    app.add_exception_handler(RequestValidationError, reraise)
+    app.add_exception_handler(HTTPException, reraise)
+    app.add_middleware(CallMiddleware, service=service)
+    return app
+
+
+async def reraise(request: Request, error: Exception) -> Response:
+    """Leave an exception to the middleware, which answers in the shape of the protocol."""
+    raise error
+
+
+class CallMiddleware:
+    """Creates the HttpCall of each request and answers its exceptions."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope, LimitedBody(receive, self.service.config.max_body).receive)
+        record = RequestRecord(request_id_of(request.headers), scope["path"])
+        sender = Sender(send, record)
+        self.service.num_active += 1
+        try:
+            call = HttpCall(request, self.service, record.id, ANYONE, record=record)
+            scope["weft.call"] = call
+            self.enter(call)
+            sender.headers = call.response_headers
+            await self.app(scope, request.receive, sender.send)
+        except ClientGoneError:
+            record.disconnected()
+        except Exception as error:
+            await self.answer(scope["path"], error, record, sender, receive)
+        finally:
+            self.service.num_active -= 1
+            record.ended_at = time.monotonic()
+            for sink in self.service.sinks:
+                sink(record)
+
+    def enter(self, call: HttpCall) -> None:
+        """Check who calls, from where, and whether requests are accepted."""
+        request = call.request
+        check_access(call)
+        if not is_open(call):
+            call.caller = self.service.keys.caller(request.headers)
+            call.record.key = call.caller.name
+        if self.service.is_draining and request.method == "POST":
+            raise ApiError(503, "the server is shutting down. Send the request to another one.")
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self.service.config.max_body:
+            raise too_large(self.service.config.max_body)
+        timeout = request.headers.get("x-request-timeout")
+        if timeout is not None:
+            call.set_timeout(timeout)
+
+    async def answer(
+        self, path: str, error: Exception, record: RequestRecord, sender: Sender, receive: Receive
+    ) -> None:
+        """Send the response to an exception."""
+        known = error_of(error)
+        if known is None:
+            log.error("request=%s route=%s state=failed", record.id, path, exc_info=error)
+            known = ApiError(
+                500,
+                f"the server failed with {type(error).__name__}. The request id is {record.id}.",
+            )
+        record.failed(known)
+        if sender.has_started:  # too late for a status: the connection is closed
+            return
+        status = error_status(path, known.status)
+        response = JsonResponse(error_body(path, known, record.id), status, known.headers)
+        await response({"type": "http", "method": "GET"}, receive, sender.send)
+
+
+def error_of(error: Exception) -> ApiError | None:
+    """The answer to an exception that the caller has caused; None for a fault of the server."""
+    if isinstance(error, (RequestValidationError, ValidationError)):
+        message, where = validation_message(error)
+        return ApiError(400, message, param=where)
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, http_message(error), headers=dict(error.headers or {}))
+    return api_error(error)
+
+
+def http_message(error: HTTPException) -> str:
+    if error.status_code == 404:
+        return "there is no such route. GET /docs lists the routes of this server."
+    if error.status_code == 405:
+        return "this route has no such method. GET /docs lists the routes of this server."
+    return f"{error.detail}."
+
+
+def too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit} bytes. Send less, or raise --max-body.")
+
+
+def request_id_of(headers: Headers) -> str:
+    """The client's x-request-id if it is usable in a log, otherwise a new one."""
+    sent = headers.get("x-request-id", "")
+    is_usable = 0 < len(sent) <= MAX_ID and sent.isascii() and sent.isprintable()
+    return sent if is_usable else f"req_{secrets.token_hex(12)}"
+
+
+class LimitedBody:
+    """Counts the bytes of a body without a length."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self.inner, self.limit, self.size = receive, limit, 0
+
+    async def receive(self) -> Message:
+        message = await self.inner()
+        if message["type"] == "http.request":
+            self.size += len(message.get("body", b""))
+            if self.size > self.limit:
+                raise too_large(self.limit)
+        return message
+
+
+class Sender:
+    """Adds headers to the response and notes its status."""
+
+    def __init__(self, send: Send, record: RequestRecord) -> None:
+        self.inner, self.record = send, record
+        self.headers: dict[str, str] = {}
+        self.has_started = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_started = True
+            self.record.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.record.id
+            for name, value in self.headers.items():
+                headers[name] = value
+        await self.inner(message)

@@ -1,0 +1,122 @@
+"""Request bodies: what a protocol's fields mean here, and unknown ones with the nearest known name.
+
+    class CompletionBody(Body):
+        prompt: str
+        user: NoEffect[str] = None          accepted, and does nothing
+        suffix: Annotated[Any, rejected("Leave it out.")] = None
+
+Every field has a class, which is also its documentation (docs/serve.md is generated from it):
+honored, no effect, template variable, or rejected. `Body` rejects unknown fields, unless the server
+is lenient: then they are named in the header x-weft-warning. `LooseBody` ignores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypeVar, get_args
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from weft.core.registry import nearest
+from weft.serve.api_errors import ApiError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FieldClass:
+    """What a field of a request does."""
+
+    name: str
+    """honored, no effect, template variable or rejected."""
+    note: str = ""
+
+
+HONORED = FieldClass("honored")
+NO_EFFECT = FieldClass("no effect")
+TEMPLATE = FieldClass("template variable")
+
+NoEffect = Annotated[T | None, NO_EFFECT]
+"""Accepted because clients send it; it has no meaning for this server."""
+TemplateVariable = Annotated[T | None, TEMPLATE]
+"""Passed to the model's chat template."""
+
+
+def rejected(note: str) -> FieldClass:
+    """The class of a field that is answered with 400: `Annotated[Any, rejected("Leave it out.")]`.
+    null and false are accepted: they ask for nothing."""
+    return FieldClass("rejected", note)
+
+
+class Body(BaseModel):
+    """Base of the request bodies of all protocols."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, strict=False)
+
+    is_strict: ClassVar[bool] = True
+    """Unknown fields are an error."""
+
+    def unknown_fields(self) -> list[str]:
+        return sorted(self.model_extra or {})
+
+    def check_fields(self, is_lenient: bool) -> list[str]:
+        """Raise an ApiError for the first rejected or unknown field. Returns warnings."""
+        for name, info in type(self).model_fields.items():
+            kind = field_class(info)
+            if kind.name == "rejected" and getattr(self, name) not in (None, False):
+                raise ApiError(400, f"{name} is not supported: {kind.note}", param=name)
+        unknown = self.unknown_fields()
+        if not self.is_strict or not unknown:
+            return []
+        if is_lenient:
+            return [f"unknown fields were ignored: {', '.join(unknown)}"]
+        guess = nearest(unknown[0], type(self).model_fields)
+        hint = f" Did you mean '{guess}'?" if guess else ""
+        raise ApiError(
+            400,
+            f"'{unknown[0]}' is not a field of this request.{hint} Remove it, or start the server "
+            "with --lenient.",
+            param=unknown[0],
+        )
+
+
+class LooseBody(Body):
+    """Unknown fields are ignored, as Ollama does."""
+
+    is_strict: ClassVar[bool] = False
+
+
+def field_class(info: FieldInfo) -> FieldClass:
+    """The class of a field: honored unless it is annotated otherwise."""
+    for one in info.metadata:
+        if isinstance(one, FieldClass):
+            return one
+    for argument in get_args(info.annotation):  # the annotation inside an optional type
+        for one in getattr(argument, "__metadata__", ()):
+            if isinstance(one, FieldClass):
+                return one
+    return HONORED
+
+
+def field_table(body: type[Body]) -> Iterator[tuple[str, FieldClass, str]]:
+    """Name, class and meaning of each field of a body, for the documentation."""
+    for name, info in body.model_fields.items():
+        yield name, field_class(info), info.description or ""
+
+
+def validation_message(error: ValidationError | RequestValidationError) -> tuple[str, str | None]:
+    """One sentence for the first problem of a body, and the field it concerns."""
+    detail = error.errors()[0]
+    where = ".".join(str(part) for part in detail["loc"] if not is_type_name(part))
+    value = detail.get("input")
+    shown = "" if isinstance(value, (dict, list)) else f" (it is {str(value)[:60]!r})"
+    problem = detail["msg"][:1].lower() + detail["msg"][1:]
+    return f"{where or 'the body'}: {problem}{shown}.", where or None
+
+
+def is_type_name(part: str | int) -> bool:
+    """Whether a part of a location is the name of a union's member, not of a field."""
+    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))

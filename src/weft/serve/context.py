@@ -1,0 +1,179 @@
+"""`Service`: what all requests share. `HttpCall`: what a route knows about one HTTP request besides
+its body. `RequestRecord`: what its log line and the metrics say when it has ended.
+
+    async def route(body: CompletionBody, call: CallOf) -> Response:
+        served = call.open(body, body.model)        checks the fields, finds the model
+
+The middleware (app.py) creates the HttpCall: id, caller, deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, cast
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from weft.engine.request import RequestOutput
+from weft.serve.api_errors import ApiError
+from weft.serve.api_keys import ANYONE, ApiKeys, Caller
+from weft.serve.bodies import Body
+from weft.serve.config import ServeConfig
+from weft.serve.limits import Limits
+from weft.serve.served_model import ModelRegistry, ServedModel
+
+if TYPE_CHECKING:
+    from weft.serve.generation import Generation, Usage
+
+
+@dataclass
+class RequestRecord:
+    """What is known about a request. Contains no text of prompts or answers."""
+
+    id: str
+    route: str = ""
+    key: str = ""
+    model: str = ""
+    status: int = 0
+    began_at: float = field(default_factory=time.monotonic)
+    ended_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    token_gaps: list[float] = field(default_factory=list)
+    """Seconds between two outputs."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = ""
+    error: str = ""
+    seed: int | None = None
+    generation: Generation | None = None
+    """The engine's side: its stream has the times of queueing."""
+
+    def started(self, generation: Generation) -> None:
+        """The engine has the requests."""
+        self.generation, self.model = generation, generation.served.name
+        self.seed = generation.requests[0].sampling.seed if generation.requests else None
+
+    def received(self, output: RequestOutput) -> None:
+        """An output of the engine has arrived."""
+        if output.tokens:
+            now = time.monotonic()
+            if self.last_token_at is None:
+                self.first_token_at = now
+            else:
+                self.token_gaps.append(now - self.last_token_at)
+            self.last_token_at = now
+        if output.finish is not None:
+            self.finish_reason = output.finish.reason
+
+    def used(self, usage: Usage) -> None:
+        """The final token counts."""
+        self.prompt_tokens, self.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        self.completion_tokens = usage.completion_tokens
+
+    def disconnected(self) -> None:
+        """The client has left before the end."""
+        self.finish_reason = "disconnect"
+
+    def failed(self, error: ApiError) -> None:
+        self.error, self.finish_reason = error.message, "error"
+
+
+RecordSink = Callable[[RequestRecord], None]
+"""Called with the record of each request that has ended: the log, the metrics."""
+
+
+@dataclass
+class Service:
+    """The state of one server."""
+
+    models: ModelRegistry
+    config: ServeConfig = field(default_factory=ServeConfig)
+    keys: ApiKeys = field(default_factory=lambda: ApiKeys({}))
+    limits: Limits = field(default_factory=Limits)
+    sinks: list[RecordSink] = field(default_factory=list)
+    is_draining: bool = False
+    started_at: float = field(default_factory=time.time)
+    num_active: int = 0
+    """HTTP requests that are being answered."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why an engine cannot serve requests any more; None: all can."""
+        for served in list(self.models.models.values()):
+            if not served.engine.is_alive:
+                return f"the engine of model '{served.name}' has stopped"
+        return None
+
+
+@dataclass
+class HttpCall:
+    """One HTTP request."""
+
+    request: Request
+    service: Service
+    id: str
+    caller: Caller = ANYONE
+    timeout: float = 600.0
+    record: RequestRecord = field(default_factory=lambda: RequestRecord(""))
+    response_headers: dict[str, str] = field(default_factory=dict)
+    """Headers that the route adds to its response."""
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.deadline = asyncio.get_running_loop().time() + self.timeout
+        """On the clock of the event loop."""
+
+    def set_timeout(self, header: str) -> None:
+        """Lower the timeout to the seconds in the header x-request-timeout."""
+        try:
+            seconds = float(header)
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < float("inf"):
+            raise ApiError(
+                400, f"x-request-timeout is '{header[:40]}': it must be seconds above 0."
+            )
+        self.timeout = min(self.timeout, seconds)
+        self.deadline = asyncio.get_running_loop().time() + self.timeout
+
+    @property
+    def config(self) -> ServeConfig:
+        return self.service.config
+
+    @property
+    def limits(self) -> Limits:
+        return self.service.limits
+
+    @property
+    def ping_seconds(self) -> float:
+        return self.config.ping_seconds
+
+    def open(self, body: Body, model: str | None, *kinds: str) -> ServedModel:
+        """Check the fields of a body and find its model, which must be of one of the kinds."""
+        for warning in body.check_fields(self.config.lenient):
+            self.warn(warning)
+        self.record.model = self.service.models.resolve(model)
+        served = self.service.models.get(model)
+        if kinds:
+            served.check_kind(*kinds)
+        return served
+
+    def warn(self, warning: str) -> None:
+        """Add a sentence to the header x-weft-warning."""
+        self.warnings.append(warning)
+        text = "; ".join(self.warnings).encode("ascii", "replace").decode()
+        self.response_headers["x-weft-warning"] = text[:1000]
+
+
+def call_of(request: Request) -> HttpCall:
+    """The HttpCall that the middleware has created."""
+    return cast(HttpCall, request.scope["weft.call"])
+
+
+CallOf = Annotated[HttpCall, Depends(call_of)]

@@ -1,0 +1,216 @@
+"""One HTTP call's texts, as they are generated: engine outputs -> events that protocols translate.
+
+    generation = await Generation.start(call, served, lambda: [request, ...], make_parser)
+    async for event in generation.events(): ...     streamed
+    choices = await generation.collect()            as a whole
+
+`build` runs in a thread: tokenization, chat templates and grammars never block the event loop.
+Choice i of n samples of several prompts is numbered prompt * n + sample, as OpenAI does. Usage and
+times are counted here, so that no protocol counts by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from weft.engine.async_engine import OutputStream
+from weft.engine.beam_search import Hypothesis
+from weft.engine.detokenizer import FinishReason
+from weft.engine.engine_state import PreparedRequest
+from weft.engine.logprobs import TokenLogprob
+from weft.engine.request import GenerationRequest, RequestOutput
+from weft.serve.api_errors import ApiError
+from weft.serve.context import HttpCall
+from weft.serve.output_parser import (
+    Delta,
+    OutputParser,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from weft.serve.served_model import ServedModel
+
+MakeParser = Callable[[], OutputParser]
+
+
+@dataclass
+class Usage:
+    """Token counts of one HTTP call."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True)
+class ChoiceEvent:
+    """What one engine step added to one choice."""
+
+    index: int
+    deltas: list[Delta]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish: FinishReason | None = None
+    """Set in the last event of a choice."""
+
+
+@dataclass
+class ToolCall:
+    """A complete tool call."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    """JSON text."""
+
+
+@dataclass
+class Choice:
+    """One complete text."""
+
+    index: int
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish: FinishReason | None = None
+    score: float | None = None
+    """Of a beam search: log-probability divided by length ** length_penalty."""
+
+    def add(self, event: ChoiceEvent) -> None:
+        """Append what a step added."""
+        self.tokens += event.tokens
+        self.logprobs += event.logprobs
+        self.finish = event.finish
+        for delta in event.deltas:
+            if isinstance(delta, TextDelta):
+                self.text += delta.text
+            elif isinstance(delta, ReasoningDelta):
+                self.reasoning += delta.text
+            elif isinstance(delta, ToolCallStart):
+                self.tool_calls.append(ToolCall(delta.id, delta.name))
+            elif isinstance(delta, ToolCallDelta):
+                self.tool_calls[delta.index].arguments += delta.arguments_fragment
+
+
+class Generation:
+    """The running requests of one HTTP call."""
+
+    def __init__(
+        self,
+        call: HttpCall,
+        served: ServedModel,
+        requests: Sequence[GenerationRequest],
+        stream: OutputStream,
+        make_parser: MakeParser | None = None,
+    ) -> None:
+        self.call, self.served, self.stream = call, served, stream
+        self.requests = list(requests)
+        self.positions = {name: place for place, name in enumerate(stream.ids)}
+        self.make_parser = make_parser
+        self.parsers: dict[int, OutputParser] = {}
+        self.usage = Usage(sum(len(request.prompt) for request in requests))
+
+    @classmethod
+    async def start(
+        cls,
+        call: HttpCall,
+        served: ServedModel,
+        build: Callable[[], Sequence[GenerationRequest]],
+        make_parser: MakeParser | None = None,
+    ) -> Generation:
+        """Build, check and submit the requests."""
+
+        def prepare() -> tuple[Sequence[GenerationRequest], list[PreparedRequest]]:
+            requests = build()
+            call.limits.check_room(served, requests)
+            return requests, [served.engine.engine.prepare(one) for one in requests]
+
+        requests, prepared = await asyncio.to_thread(prepare)
+        stream = served.engine.stream(*prepared)
+        generation = cls(call, served, requests, stream, make_parser)
+        call.record.started(generation)
+        return generation
+
+    @property
+    def num_choices(self) -> int:
+        return sum(max(1, request.n) for request in self.requests)
+
+    async def events(self) -> AsyncIterator[ChoiceEvent]:
+        """What each step adds to each choice. Raises an ApiError if a request fails or the call's
+        deadline passes. Closing it aborts the requests."""
+        try:
+            async with asyncio.timeout_at(self.call.deadline):
+                async for output in self.stream:
+                    self.call.record.received(output)
+                    for event in self.events_of(output):
+                        yield event
+        except TimeoutError:
+            raise ApiError(
+                504, f"the request took longer than {self.call.timeout:g} s and was cancelled."
+            ) from None
+        finally:
+            self.stream.close()
+            self.finish_usage()
+
+    def events_of(self, output: RequestOutput) -> list[ChoiceEvent]:
+        """The events of one engine output."""
+        if output.error is not None:
+            raise ApiError(500, output.error)
+        place = self.positions[output.request_id]
+        request = self.requests[place]
+        self.count_cached()
+        if request.beam is not None:
+            return self.hypotheses(place, request, output.hypotheses)
+        index = place * request.n + output.index
+        deltas: list[Delta] = [TextDelta(output.text)] if output.text else []
+        if self.make_parser is not None:
+            if index not in self.parsers:
+                self.parsers[index] = self.make_parser()
+            parser = self.parsers[index]
+            deltas = parser.feed(output.text) if output.text else []
+            deltas += parser.finish() if output.finish is not None else []
+            if any(isinstance(delta, ReasoningDelta) for delta in deltas):
+                self.usage.reasoning_tokens += len(output.tokens)
+        self.usage.completion_tokens += len(output.tokens)
+        is_end_token = output.finish is not None and output.finish.reason == "end"
+        self.usage.completion_tokens += is_end_token  # it was generated as well
+        return [ChoiceEvent(index, deltas, output.tokens, output.logprobs, output.finish)]
+
+    def hypotheses(
+        self, place: int, request: GenerationRequest, found: Sequence[Hypothesis]
+    ) -> list[ChoiceEvent]:
+        """The results of a beam search, one choice each."""
+        tokenizer, events = self.served.tokenizer.target, []
+        for rank, one in enumerate(found):
+            self.usage.completion_tokens += len(one.ids)
+            reason = FinishReason("length" if len(one.ids) >= request.max_tokens else "end")
+            text = TextDelta(tokenizer.decode(one.ids))
+            index = place * len(found) + rank
+            events.append(ChoiceEvent(index, [text], list(one.ids), finish=reason))
+        return events
+
+    def count_cached(self) -> None:
+        """Prompt tokens that were found in the cache."""
+        self.usage.cached_tokens = sum(times.num_cached for times in self.stream.times.values())
+
+    def finish_usage(self) -> None:
+        self.count_cached()
+        self.call.record.used(self.usage)
+
+    async def collect(self) -> list[Choice]:
+        """All choices, complete, in order."""
+        choices: dict[int, Choice] = {}
+        async for event in self.events():
+            choices.setdefault(event.index, Choice(event.index)).add(event)
+        return [choices[index] for index in sorted(choices)]

@@ -1,0 +1,194 @@
+"""What several of OpenAI's routes share: sampling fields, stop strings, usage, finish reasons.
+
+`SamplingBody` has OpenAI's fields and those of vLLM that clients send in `extra_body`. Field by
+field, they are honored as both document them; see docs/serve.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from weft.core.errors import UsageError
+from weft.engine.beam_search import BeamConfig
+from weft.engine.detokenizer import FinishReason
+from weft.engine.grammar import Grammar, make_grammar
+from weft.sampling.params import SamplingParams
+from weft.serve.api_errors import ApiError
+from weft.serve.bodies import Body, NoEffect, rejected
+from weft.serve.generation import Usage
+from weft.serve.served_model import ServedModel
+from weft.serve.text_options import TextOptions
+
+MAX_N = 128
+
+Stop = str | list[str] | None
+
+
+class StreamOptions(BaseModel):
+    """Options of a streamed response."""
+
+    include_usage: bool = False
+    """Send a last chunk with the token counts."""
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """vLLM's constraints of the text; one of them."""
+
+    json_: Any = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class SamplingBody(Body):
+    """Fields that choose tokens."""
+
+    temperature: float | None = None
+    """Sampling temperature; 0: greedy."""
+    top_p: float | None = None
+    """Nucleus sampling."""
+    top_k: int | None = None
+    """Sample from the k most likely tokens; 0 or -1: all."""
+    min_p: float | None = None
+    """Minimum probability of a token, relative to the most likely one."""
+    presence_penalty: float | None = None
+    """Subtracted from the logits of tokens that occur in the output."""
+    frequency_penalty: float | None = None
+    """Subtracted from a token's logit once for each occurrence in the output."""
+    repetition_penalty: float | None = None
+    """Above 1: tokens of the prompt and the output become less likely."""
+    logit_bias: dict[str, float] | None = None
+    """Added to the logits of single tokens: {id: bias}."""
+    seed: int | None = None
+    """Seed of the random draws; without one a random seed is drawn."""
+    stop: Stop = None
+    """Up to 64 stop strings, which are not part of the text."""
+    n: Annotated[int | None, Field(ge=1, le=MAX_N)] = None
+    """Number of texts."""
+    stream: bool | None = None
+    """Send the text as it is generated."""
+    stream_options: StreamOptions | None = None
+    """include_usage: a last chunk with the token counts."""
+    ignore_eos: bool | None = None
+    """Continue after an end token."""
+    min_tokens: int | None = None
+    """Tokens before an end token may be chosen."""
+    stop_token_ids: list[int] | None = None
+    """Further end tokens."""
+    include_stop_str_in_output: bool | None = None
+    """Keep the stop string at the end of the text."""
+    skip_special_tokens: bool | None = None
+    """false: special tokens are part of the text."""
+    structured_outputs: StructuredOutputs | None = None
+    """json, regex, choice, grammar or json_object: the text matches it."""
+    use_beam_search: bool | None = None
+    """Beam search instead of sampling; best_of is its width."""
+    length_penalty: float | None = None
+    """Exponent of the length by which the score of a beam search is divided."""
+    cache_salt: str | None = None
+    """Requests with different salts share nothing in the prefix cache."""
+    user: NoEffect[str] = None
+    """Accepted; the API key tells who calls."""
+    priority: Annotated[Any, rejected("requests are served in a fair order. Leave it out.")] = None
+
+
+def sampling_values(body: SamplingBody) -> dict[str, Any]:
+    """The fields of SamplingParams that a body has set."""
+    names = SamplingParams.model_fields.keys() & SamplingBody.model_fields.keys()
+    values = {name: getattr(body, name) for name in names if name not in ("seed", "logit_bias")}
+    values = {name: value for name, value in values.items() if value is not None}
+    if body.logit_bias:
+        values["logit_bias"] = {token_id(key): bias for key, bias in body.logit_bias.items()}
+    if values.get("top_k") == -1:  # vLLM's way to say all
+        values["top_k"] = 0
+    return values
+
+
+def token_id(key: str) -> int:
+    if not key.isdecimal():
+        raise ApiError(
+            400, f"logit_bias has the key {key[:40]!r}: keys are token ids.", "logit_bias"
+        )
+    return int(key)
+
+
+def stops_of(stop: Stop) -> list[str]:
+    return [stop] if isinstance(stop, str) else list(stop or ())
+
+
+def structured_grammar(options: StructuredOutputs | None) -> Grammar | None:
+    """The grammar of vLLM's structured_outputs."""
+    if options is None:
+        return None
+    wanted = {
+        "json_schema": options.json_,
+        "regex": options.regex,
+        "choice": options.choice,
+        "lark": options.grammar,
+        "json_object": options.json_object or None,
+    }
+    kinds = [kind for kind, value in wanted.items() if value is not None]
+    if len(kinds) > 1:
+        raise UsageError(
+            f"structured_outputs has {' and '.join(kinds)}: a text has one. Choose one."
+        )
+    return make_grammar(kinds[0], wanted[kinds[0]]) if kinds else None
+
+
+def text_options(
+    body: SamplingBody,
+    served: ServedModel,
+    max_tokens: int | None,
+    best_of: int | None = None,
+    logprobs: int | None = None,
+    grammar: Grammar | None = None,
+) -> TextOptions:
+    """The options of a body's texts."""
+    values, n = sampling_values(body), body.n or 1
+    if logprobs is not None:
+        values["logprobs"] = logprobs
+    beam = None
+    if body.use_beam_search:
+        beam = BeamConfig(best_of or n, body.length_penalty or 1.0, n)
+    return TextOptions(
+        max_tokens=max_tokens,
+        n=1 if beam else n,
+        sampling=values,
+        seed=None if body.seed is None else body.seed % 2**63,
+        stop=stops_of(body.stop),
+        grammar=grammar or structured_grammar(body.structured_outputs),
+        beam=beam,
+        ignore_eos=bool(body.ignore_eos),
+        stop_token_ids=body.stop_token_ids or (),
+        cache_salt=body.cache_salt,
+        is_streamed=bool(body.stream),
+    )
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    """OpenAI's usage object."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def finish_name(finish: FinishReason | None) -> str | None:
+    """OpenAI's name: an end token or a stop string is `stop`."""
+    if finish is None:
+        return None
+    return "length" if finish.reason == "length" else "stop"
+
+
+def token_text(served: ServedModel, ids: Sequence[int]) -> list[bytes]:
+    """The bytes of each token; special tokens by their names."""
+    return served.tokenizer.target.token_bytes(ids)

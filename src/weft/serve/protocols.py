@@ -1,0 +1,13 @@
+"""The families of endpoints. A new protocol is one file with a router, and one entry here."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from weft.serve import openai_completions, openai_models, operations
+
+PROTOCOLS: dict[str, APIRouter] = {
+    "openai completions": openai_completions.router,
+    "openai models": openai_models.router,
+    "operations": operations.router,
+}

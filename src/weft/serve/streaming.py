@@ -1,0 +1,168 @@
+"""Streamed responses: server-sent events and lines of JSON, with pings, errors and disconnects.
+
+    return await event_stream(call, chunks(), ping=b": ping\\n\\n", error=openai_error_chunk)
+
+Headers are sent with the first chunk or after PING_SECONDS, so that errors before that are status
+codes; later ones are the protocol's error event, followed by the end of the stream. While a request
+is queued or its prompt is computed, a comment or ping is sent every PING_SECONDS. A client that
+disconnects, half-closed connections included, closes the iterator of chunks at once, and with it
+the engine's requests. Starlette's own StreamingResponse notices only when it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from weft.serve.api_errors import ApiError, api_error
+from weft.serve.context import HttpCall
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PING_SECONDS = 15.0
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": ping\n\n"
+
+ErrorChunk = Callable[[ApiError], bytes]
+
+
+class ClientGoneError(Exception):
+    """The client has closed the connection; there is nobody to answer."""
+
+
+def sse(data: Any, event: str | None = None) -> bytes:
+    """One server-sent event with a JSON value."""
+    head = b"data: " if event is None else b"event: " + event.encode() + b"\ndata: "
+    return head + orjson.dumps(data) + b"\n\n"
+
+
+def json_line(data: Any) -> bytes:
+    return orjson.dumps(data) + b"\n"
+
+
+async def until_gone(call: HttpCall, work: Awaitable[T]) -> T:
+    """The result of `work`; cancels it and raises ClientGoneError if the client disconnects."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(wait_for_disconnect(call.request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError
+    finally:
+        for one in (task, gone):
+            one.cancel()
+            with suppress(BaseException):
+                await one
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def event_stream(
+    call: HttpCall,
+    chunks: AsyncIterator[bytes],
+    error: ErrorChunk,
+    ping: bytes = COMMENT,
+    media_type: str = "text/event-stream",
+) -> Response:
+    """A response that sends the chunks. Waits for the first one, whose error is a status code."""
+    first: asyncio.Task[bytes] = asyncio.ensure_future(anext(chunks))
+    try:
+        await until_gone(call, asyncio.wait({first}, timeout=call.ping_seconds))
+        if first.done():
+            first.result()
+    except BaseException:
+        await close(first, chunks)
+        raise
+    return ChunkResponse(call, first, chunks, error, ping, media_type)
+
+
+async def close(task: asyncio.Task[bytes], chunks: AsyncIterator[bytes]) -> None:
+    """End an iterator that may be waiting for its next chunk."""
+    task.cancel()
+    with suppress(BaseException):
+        await task
+    if hasattr(chunks, "aclose"):
+        with suppress(Exception):
+            await chunks.aclose()
+
+
+class ChunkResponse(Response):
+    """Sends chunks as they come, and pings between them."""
+
+    def __init__(
+        self,
+        call: HttpCall,
+        first: asyncio.Task[bytes],
+        chunks: AsyncIterator[bytes],
+        error: ErrorChunk,
+        ping: bytes,
+        media_type: str,
+    ) -> None:
+        super().__init__(None, 200, {**SSE_HEADERS, **call.response_headers}, media_type)
+        del self.headers["content-length"]
+        self.call, self.next, self.chunks = call, first, chunks
+        self.error, self.ping = error, ping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sender = asyncio.ensure_future(self.send_all(send))
+        gone = asyncio.ensure_future(wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({sender, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not sender.done():
+                self.call.record.disconnected()
+        finally:
+            for task in (sender, gone):
+                task.cancel()
+                with suppress(BaseException):
+                    await task
+            await close(self.next, self.chunks)
+
+    async def send_all(self, send: Send) -> None:
+        head: Message = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        await send(head)
+        async for chunk in self.chunks_and_pings():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def chunks_and_pings(self) -> AsyncIterator[bytes]:
+        while True:
+            done, _ = await asyncio.wait({self.next}, timeout=self.call.ping_seconds)
+            if not done:
+                yield self.ping
+                continue
+            try:
+                chunk = self.next.result()
+            except StopAsyncIteration:
+                return
+            except Exception as problem:
+                yield self.error(self.logged(problem))
+                return
+            yield chunk
+            self.next = asyncio.ensure_future(anext(self.chunks))
+
+    def logged(self, problem: Exception) -> ApiError:
+        """The error to report; a fault of the server is logged with its traceback."""
+        known = api_error(problem)
+        if known is None:
+            log.error("request=%s state=failed", self.call.id, exc_info=problem)
+            known = ApiError(500, f"the server failed: {type(problem).__name__}.")
+        self.call.record.failed(known)
+        return known

@@ -1,0 +1,78 @@
+"""Options of a generated text, in the terms of the engine: what every protocol translates into.
+
+    options = TextOptions(max_tokens=50, sampling={"temperature": 0.7}, stop=["\\n"])
+    request = make_request(served, caller, prompt_ids, options)
+
+Defaults come, in this order, from the request, the model's entry in `--defaults`, the checkpoint's
+generation config, and SamplingParams. Without a seed a random one is drawn. `max_tokens` beyond the
+room that the prompt leaves is cut to it; a prompt that does not fit is an error with both lengths.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weft.engine.beam_search import BeamConfig
+from weft.engine.grammar import Grammar
+from weft.engine.request import GenerationRequest
+from weft.engine.request_builder import GenerationOptions
+from weft.sampling.params import SamplingParams
+from weft.serve.api_errors import ApiError
+from weft.serve.api_keys import Caller
+from weft.serve.served_model import ServedModel
+
+MAX_SEED = 2**31
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What a caller asks of one text; fields that are None were left out."""
+
+    max_tokens: int | None = None
+    """None: all the room that the prompt leaves."""
+    n: int = 1
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of SamplingParams that the caller has set, without seed."""
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    grammar: Grammar | None = None
+    beam: BeamConfig | None = None
+    ignore_eos: bool = False
+    stop_token_ids: Sequence[int] = ()
+    cache_salt: str | None = None
+    is_streamed: bool = False
+
+
+def make_request(
+    served: ServedModel, caller: Caller, prompt: Sequence[int], options: TextOptions
+) -> GenerationRequest:
+    """The engine's request; raises an ApiError or a WeftError for one that cannot be served."""
+    room = served.max_len - len(prompt)
+    if room < 1:
+        raise ApiError(
+            400,
+            f"the prompt has {len(prompt)} tokens, and the model's context length is "
+            f"{served.max_len}, of which at least one is needed for the answer. Shorten the "
+            f"prompt to {served.max_len - 1} tokens.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    limit = room if options.max_tokens is None else min(options.max_tokens, room)
+    values = {**served.defaults, **options.sampling}
+    values["seed"] = secrets.randbelow(MAX_SEED) if options.seed is None else options.seed
+    made = GenerationOptions(
+        limit, options.n, SamplingParams.from_dict(values), tuple(options.stop), options.grammar
+    )
+    request = served.builder.completion(prompt, made)
+    ends = frozenset() if options.ignore_eos else request.ends
+    return replace(
+        request,
+        ends=ends | frozenset(options.stop_token_ids),
+        beam=options.beam,
+        salt=caller.salted(options.cache_salt),
+        key=caller.name,
+        is_streamed=options.is_streamed,
+    )

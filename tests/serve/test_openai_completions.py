@@ -1,0 +1,119 @@
+"""/v1/completions: the engine's own tokens, whole and streamed, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.serve.server import RunningServer, make_service, running
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running(make_service()) as one:
+        yield one
+
+
+BODY: dict[str, Any] = {"model": "decoder", "prompt": "the cat", "max_tokens": 9, "seed": 4}
+
+
+def events(response: Any) -> list[Any]:
+    """The data of server-sent events."""
+    parts = [part for part in response.text.split("\n\n") if part]
+    assert all(part.startswith("data: ") for part in parts)
+    return [part if part == "data: [DONE]" else json.loads(part[6:]) for part in parts]
+
+
+def test_a_text_is_the_engines_own(server):
+    answer = server.post("/v1/completions", BODY)
+    loaded = server.service.models.get("decoder").loaded
+    expected = loaded.generate("the cat", 9, seed=4)
+    value = answer.json()
+    assert answer.status_code == 200, value
+    assert value["choices"] == [
+        {"text": expected, "index": 0, "logprobs": None, "finish_reason": "length"}
+    ]
+    assert value["object"] == "text_completion" and value["model"] == "decoder"
+    assert value["usage"]["prompt_tokens"] == len(loaded.prompt_ids("the cat"))
+    assert value["usage"]["completion_tokens"] == 9
+    server.wait_idle()
+
+
+def test_a_stream_joins_to_the_whole_text(server):
+    whole = server.post("/v1/completions", {**BODY, "n": 2, "logprobs": 2}).json()
+    stream = {"stream": True, "stream_options": {"include_usage": True}, "n": 2, "logprobs": 2}
+    answer = server.post("/v1/completions", {**BODY, **stream})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-cache"
+    *chunks, last, done = events(answer)
+    assert done == "data: [DONE]" and last["choices"] == []
+    assert last["usage"] | {"prompt_tokens_details": 0} == whole["usage"] | {
+        "prompt_tokens_details": 0
+    }
+    assert all(chunk["usage"] is None and chunk["id"] == last["id"] for chunk in chunks)
+    for choice in whole["choices"]:
+        parts = [
+            one["choices"][0] for one in chunks if one["choices"][0]["index"] == choice["index"]
+        ]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        tokens = [token for part in parts for token in part["logprobs"]["tokens"]]
+        assert tokens == choice["logprobs"]["tokens"]
+        assert parts[-1]["finish_reason"] == choice["finish_reason"]
+    server.wait_idle()
+
+
+def test_several_prompts_and_token_ids(server):
+    loaded = server.service.models.get("decoder").loaded
+    ids = loaded.prompt_ids("the cat")
+    one = server.post("/v1/completions", BODY).json()["choices"][0]["text"]
+    assert (
+        server.post("/v1/completions", {**BODY, "prompt": ids}).json()["choices"][0]["text"] == one
+    )
+    many = server.post("/v1/completions", {**BODY, "prompt": ["the cat", "a dog"], "n": 2}).json()
+    assert [choice["index"] for choice in many["choices"]] == [0, 1, 2, 3]
+    assert many["choices"][0]["text"] == one
+
+
+@pytest.mark.parametrize(
+    "change, status, message",
+    [
+        ({"model": "decodr"}, 404, "model 'decodr' is not served here. Did you mean 'decoder'"),
+        ({"temperatur": 1}, 400, "'temperatur' is not a field of this request. Did you mean 'temp"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"suffix": "x"}, 400, "suffix is not supported"),
+        ({"prompt": "the cat " * 60}, 400, "the model's context length is 40"),
+        ({"prompt": [[99999]]}, 400, "99999"),
+        ({"max_tokens": "many"}, 400, "max_tokens"),
+        ({"logit_bias": {"x": 1}}, 400, "logit_bias has the key 'x'"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(server, change, status, message):
+    answer = server.post("/v1/completions", {**BODY, **change})
+    error = answer.json()["error"]
+    assert answer.status_code == status and message in error["message"], error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] is None or isinstance(error["code"], str)
+
+
+def test_max_tokens_is_cut_to_the_room(server):
+    value = server.post("/v1/completions", {**BODY, "max_tokens": 32000, "ignore_eos": True}).json()
+    assert value["usage"]["total_tokens"] == 40
+    assert value["choices"][0]["finish_reason"] == "length"
+
+
+def test_unknown_routes_methods_and_bodies(server):
+    assert server.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
+    assert server.get("/api/nothing").json() == {
+        "error": "there is no such route. GET /docs lists the routes of this server."
+    }
+    assert server.get("/v1/messages/nothing").json()["type"] == "error"
+    assert server.get("/v1/completions").status_code == 405
+    answer = server.client.post(
+        "/v1/completions", content=b"{", headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 400
+    answer = server.client.post("/v1/completions", content=b"{}")
+    assert answer.status_code == 415
