@@ -11,7 +11,9 @@
     limits          load shedding: 429 and when to try again
     generation      engine outputs -> events of choices; usage
     output_parser   generated text -> text, reasoning and tool calls, as deltas; reasoning formats
+    tools           functions that a request offers: checked, and described in a system message
     tool_formats    how model families write tool calls
+    tool_grammars   grammars of tool calls
     call_readers    the texts of tool calls, read as they arrive
     json_scanner    JSON that arrives in parts, validated character by character
     streaming       server-sent events and JSON lines, with pings, errors and disconnects

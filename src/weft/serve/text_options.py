@@ -42,6 +42,8 @@ class TextOptions:
     beam: BeamConfig | None = None
     ignore_eos: bool = False
     stop_token_ids: Sequence[int] = ()
+    visible_ids: frozenset[int] = frozenset()
+    """Special tokens whose text is part of the output."""
     cache_salt: str | None = None
     is_streamed: bool = False
 
@@ -72,6 +74,7 @@ def make_request(
         request,
         ends=ends | frozenset(options.stop_token_ids),
         beam=options.beam,
+        visible_ids=options.visible_ids,
         salt=caller.salted(options.cache_salt),
         key=caller.name,
         is_streamed=options.is_streamed,
