@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from tests.engine.families import WRITERS, family
 from tests.text.material import HARD, trained
 from weft.core.errors import UsageError
-from weft.engine.detokenizer import Detokenizer, FinishReason, first_stop
+from weft.engine.detokenizer import (
+    Detokenizer,
+    FinishReason,
+    first_stop,
+    special_ids,
+    visible_special_ids,
+)
 
 KINDS = ("bpe", "byte", "character", "unigram")
 LETTERS = "ab \u00e9\u82f9\U0001f44d"
@@ -138,6 +144,24 @@ def test_special_tokens_have_no_text_but_can_be_stops() -> None:
     spelled = tokenizer.encode("hello<|im_end|>world", add_special=False)
     stream = Detokenizer(tokenizer, ["<|im_end|>"])
     assert "".join(fed(stream, spelled)) == "hello" and stream.finish is not None
+
+
+def test_visible_special_tokens_have_their_names_as_text() -> None:
+    tokenizer = family("smollm json")
+    text = "hello<|im_start|>world<|im_end|>"
+    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    visible = visible_special_ids(tokenizer, ["<|im_start|>", "[TOOL_CALLS]"])
+    assert len(visible) == 1
+    shown = fed(Detokenizer(tokenizer, visible_ids=visible), ids)
+    assert "".join(shown) == "hello<|im_start|>world"
+    everything = visible_special_ids(tokenizer)
+    assert everything == special_ids(tokenizer).keys()
+    assert "".join(fed(Detokenizer(tokenizer, visible_ids=everything), ids)) == text
+    stream = Detokenizer(tokenizer, ["im_start"], visible_ids=everything)
+    assert "".join(fed(stream, ids)) == "hello<|" and stream.finish is not None
+    end = ids[-1]
+    stream = Detokenizer(tokenizer, end_ids=[end], visible_ids=everything)
+    assert "".join(fed(stream, ids)) == "hello<|im_start|>world", "an end token has no text"
 
 
 def test_an_id_without_a_token_has_no_text() -> None:

@@ -131,6 +131,17 @@ def test_a_stop_ends_the_text_before_it() -> None:
     assert updates[-1].finish is not None and updates[-1].finish.stop == stop
 
 
+def test_special_tokens_are_in_the_text_if_they_are_visible() -> None:
+    sampling, texts = SamplingParams(temperature=0.0, logit_bias={4: 100.0}), []
+    for visible in (frozenset[int](), frozenset([4])):
+        engine = engine_of()
+        assert engine.tokenizer is not None
+        name = engine.tokenizer.pieces([4])[0]
+        engine.submit(GenerationRequest((5, 9), 3, sampling=sampling, visible_ids=visible))
+        texts.append("".join(update.text for update in finish(engine)))
+    assert texts == ["", name * 3]
+
+
 def test_who_leaves_gives_everything_back() -> None:
     engine = engine_of("encoder-decoder")
     client = EngineClient(engine, is_threaded=False)

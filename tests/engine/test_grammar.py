@@ -44,6 +44,10 @@ CHOICE = {"anyOf": [{"type": "boolean"}, {"const": "maybe"}, {"type": "number", 
 DATE = r"\d{4}-(0[1-9]|1[0-2])-[0-3]\d"
 MAIL = r"[a-z]{1,8}@[a-z]{1,8}\.(com|org)"
 
+TEXTS = ["a", "ab", 'x"\n\\', "\u00e9/"]
+SUM = 'start: term ("+" term){0,2}\nterm: /[0-9]/ | "(" start ")" // a comment (((\n'
+GBNF = 'root ::= [0-9]+ x\nx ::= "b" | "cb" | "ccb"\n'
+
 
 def is_person(value: Any) -> bool:
     return (
@@ -78,6 +82,13 @@ CASES: dict[str, tuple[str, Any, Callable[[str], bool]]] = {
     "object": ("json_object", None, parsed(lambda value: isinstance(value, dict))),
     "date": ("regex", DATE, lambda text: re.fullmatch(DATE, text) is not None),
     "mail": ("regex", MAIL, lambda text: re.fullmatch(MAIL, text) is not None),
+    "texts": ("choice", ["a", "ab", 'x"\n\\', "\u00e9/"], lambda text: text in TEXTS),
+    "sum": (
+        "lark",
+        SUM,
+        lambda text: re.fullmatch(r"\d(\+\d|\+\(.*\))*|\(.*\).*", text) is not None,
+    ),
+    "GBNF": ("lark", GBNF, lambda text: re.fullmatch(r"[0-9]+(b|cb|ccb)", text) is not None),
     "lines": ("regex", "(a/b\n){1,3}", lambda text: text in ("a/b\n" * n for n in (1, 2, 3))),
 }
 
@@ -276,6 +287,19 @@ def test_special_tokens_are_never_text() -> None:
         ("json_schema", {"enum": []}, "cannot be compiled: Unsatisfiable schema"),
         ("json_schema", {"enum": [{1}]}, "the JSON schema is not JSON: .*set"),
         ("json_schema", "object", "the JSON schema is str 'object': it must be an object"),
+        ("choice", [], r"choice is \[\]: it must be a list of texts"),
+        ("choice", "a", "choice is 'a': it must be a list of texts"),
+        ("choice", ["a", 5], r"choice is \['a', 5\]"),
+        ("choice", ["a", ""], "a text of choice is ''"),
+        ("choice", ["a\ud800"], r"'\\ud800', half of a surrogate pair"),
+        ("choice", ["a" * 40_000, "b" * 40_000], "choice has 80000 bytes: at most 65536"),
+        ("lark", 7, "the grammar is 7: it must be a str"),
+        ("lark", "", "neither Lark .* nor GBNF"),
+        ("lark", 'root ::= "a', "neither Lark .* nor GBNF.*Unexpected end"),
+        ("lark", "start: x", 'cannot be compiled: unknown name: "x"'),
+        ("lark", "start: <|secret|>", "cannot be compiled: unknown special token"),
+        ("lark", "start: " + "(" * 65 + '"a"' + ")" * 65, "more than 64 nested brackets"),
+        ("lark", 'start: "' + "a" * 70_000 + '"', "the grammar has 700.. bytes: at most 65536"),
     ],
 )
 def test_what_cannot_be_compiled_or_met_is_refused_with_the_reason(

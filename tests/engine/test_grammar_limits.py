@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from weft.core.errors import UsageError
-from weft.engine.grammar_limits import check_regex, check_schema, has_conjunction
+from weft.engine.grammar import make_grammar
+from weft.engine.grammar_limits import check_lark, check_regex, check_schema, has_conjunction
 from weft.engine.request_builder import grammar_of
 
 
@@ -100,6 +101,22 @@ def test_parts_that_must_all_hold_are_compiled_with_limits(name: str) -> None:
     with pytest.raises(UsageError, match="takes more than 2 s or 512 MB to compile.*simpler"):
         grammar_of(HANGING[name], None)
     assert time.process_time() - start < 5, "the parent has compiled it"
+
+
+def test_a_grammar_of_a_caller_is_compiled_with_limits() -> None:
+    """It takes more than a minute without, and no name of a token turns the limits off."""
+    start = time.process_time()
+    schema = '%json {"type": "integer", "multipleOf": 10000019}'
+    with pytest.raises(UsageError, match="takes more than 2 s or 512 MB to compile. Use a simpler"):
+        make_grammar("lark", f"start: {schema}")
+    with pytest.raises(UsageError, match="cannot be compiled: unknown special token"):
+        make_grammar("lark", f"start: <|im_end|> {schema}")
+    assert time.process_time() - start < 5, "the parent has compiled it"
+
+
+def test_brackets_in_texts_and_comments_are_not_nested() -> None:
+    texts = '"(((" /\\(\\[{/ ' * 40
+    check_lark(f"start: {texts} // {'(' * 100}\n# {'(' * 100}")
 
 
 def test_a_schema_with_parts_that_must_all_hold_is_compiled() -> None:

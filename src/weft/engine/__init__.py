@@ -22,7 +22,7 @@ Modules in the order in which a request passes through them:
     logits          NextTokenLogits: logits, or only the top k, computed when needed
     sampling_step   logits -> tokens, text and outputs
     speculative     drafts by prompt lookup
-    grammar         constrained decoding: JSON schemas and regular expressions
+    grammar         constrained decoding: schemas, regular expressions, texts, Lark grammars
     grammar_limits  which of them are too large
     grammar_probe   the program of a child process that compiles a grammar with limits
     detokenizer     tokens -> text, stop strings; FinishReason

@@ -35,7 +35,8 @@ class Detokenizer:
     """Text of one sample. `finish` is None until the sample ends; then no token may follow.
 
     `is_continuation`: the text continues a prompt, so a leading space belongs to it. Otherwise the
-    text stands alone, as `Tokenizer.decode` returns it.
+    text stands alone, as `Tokenizer.decode` returns it. `visible_ids`: special tokens whose names
+    are part of the text.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class Detokenizer:
         stops: Sequence[str] = (),
         end_ids: Collection[int] = (),
         is_continuation: bool = True,
+        visible_ids: Collection[int] = (),
     ) -> None:
         check_stops(stops)
         self.tokenizer = tokenizer.target
         self.special = special_ids(self.tokenizer)
+        self.hidden = self.special.keys() - frozenset(visible_ids)
         self.stops, self.end_ids = tuple(stops), frozenset(end_ids)
         self.stop_ids = {index: name for index, name in self.special.items() if name in stops}
         """Stop strings that are the name of a special token, which has no text to search in."""
@@ -92,9 +95,9 @@ class Detokenizer:
         return text
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of a token; none for special tokens and for ids beyond the tokenizer's
+        """The bytes of a token; none for hidden special tokens and for ids beyond the tokenizer's
         vocabulary, which models have where they round its size up."""
-        if token in self.special or token >= self.tokenizer.vocab_size:
+        if token in self.hidden or token >= self.tokenizer.vocab_size:
             return b""
         content = self.tokenizer.token_bytes([token])[0]
         if not self.is_at_start:
@@ -163,3 +166,11 @@ def special_ids(tokenizer: Tokenizer) -> dict[int, str]:
     """The special tokens of a tokenizer: id -> name. Shared: do not modify."""
     added = tokenizer.backend.get_added_tokens_decoder()
     return {index: token.content for index, token in added.items() if token.special}
+
+
+def visible_special_ids(
+    tokenizer: Tokenizer, names: Collection[str] | None = None
+) -> frozenset[int]:
+    """`visible_ids` of the special tokens with these names, as far as there are any; None: all."""
+    special = special_ids(tokenizer.target)
+    return frozenset(index for index, name in special.items() if names is None or name in names)

@@ -1,4 +1,4 @@
-r"""Constrained decoding: a JSON schema, a regular expression or any JSON object -> allowed tokens.
+r"""Constrained decoding: a schema, a regular expression, texts or a grammar -> allowed tokens.
 
     vocabulary = GrammarVocabulary(tokenizer, end_ids, vocab_size)                   once per model
     matcher = vocabulary.matcher(make_grammar("regex", r"\d{4}-\d{2}-\d{2}"))     once per sample
@@ -24,16 +24,28 @@ from typing import Any
 import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer, regex_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 from torch import Tensor
 
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shortened, shown
 from weft.core.registry import pick
 from weft.engine.detokenizer import special_ids
-from weft.engine.grammar_limits import check_regex, check_schema, probe
+from weft.engine.grammar_limits import (
+    check_bytes,
+    check_lark,
+    check_regex,
+    check_schema,
+    check_text,
+    probe,
+)
 from weft.text.tokenizer import Tokenizer
 
-HEAD = '%llguidance {"no_forcing": true}\nstart: '
+OPTIONS = '%llguidance {"no_forcing": true}\n'
 WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,20}"
+CONJUNCTION_ADVICE = (
+    ", because parts of the JSON schema must all hold (allOf, or anyOf and $ref beside other "
+    "keywords). Use a simpler schema."
+)
 DEAD_END = "NoExtensionBias"
 """Prefix of llguidance's message when no token can follow."""
 PROBES = 200
@@ -55,10 +67,15 @@ def json_schema(schema: dict[str, Any]) -> str:
             'object. Use a dict such as {"type": "object"}.'
         )
     is_conjunction = check_schema(schema)
-    lark = "%json " + dumps({"x-guidance": {"whitespace_pattern": WHITE_SPACE}, **schema})
+    rules = "start: " + json_lark(schema)
     if is_conjunction:
-        probe(HEAD + lark)
-    return lark
+        probe(OPTIONS + rules, CONJUNCTION_ADVICE)
+    return rules
+
+
+def json_lark(schema: dict[str, Any]) -> str:
+    """A schema as part of a rule. Its limits are not checked."""
+    return "%json " + dumps({"x-guidance": {"whitespace_pattern": WHITE_SPACE}, **schema})
 
 
 def json_object(_: object = None) -> str:
@@ -76,19 +93,54 @@ def regex(pattern: str) -> str:
         raise UsageError(
             f"the regular expression {pattern!r} ends in a single backslash. Write two of them."
         )
-    return f"/{regex_to_lark(pattern, 'd')}/"
+    return f"start: /{regex_to_lark(pattern, 'd')}/"
+
+
+def choice(texts: Sequence[str]) -> str:
+    """One of several texts."""
+    if isinstance(texts, str) or not texts or not all(isinstance(one, str) for one in texts):
+        raise UsageError(f"choice is {shown(texts)}: it must be a list of texts. Use [text, ...].")
+    for text in texts:
+        check_text(text, "a text of choice")
+    check_bytes(sum(len(text.encode()) for text in texts), "choice")
+    if "" in texts:
+        raise UsageError("a text of choice is '': it must have at least one character. Remove it.")
+    return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(text) for text in texts)
+
+
+def lark(source: str) -> str:
+    """Texts of a grammar in Lark with the rule `start`, in llguidance's dialect, or in GBNF with
+    the rule `root`."""
+    if not isinstance(source, str):
+        raise UsageError(f"the grammar is {shown(source)}: it must be a str. Use Lark or GBNF.")
+    check_lark(source)
+    try:
+        rules = any_to_lark(source) + "\n" + OPTIONS
+    except Exception as error:  # its parser raises Exception itself
+        raise UsageError(
+            f"the grammar is neither Lark with a rule `start:` nor GBNF with a rule `root ::=`: "
+            f"{shortened(error)}. Correct it."
+        ) from None
+    # with another vocabulary, one that was rejected here could exceed the limits
+    reason = probe(OPTIONS + rules, ". Use a simpler one.")
+    if reason:
+        raise UsageError(f"the grammar cannot be compiled: {one_line(reason)}. Correct it.")
+    return rules
 
 
 GRAMMARS: dict[str, Callable[[Any], str]] = {
     "json_schema": json_schema,
     "json_object": json_object,
     "regex": regex,
+    "choice": choice,
+    "lark": lark,
 }
 
 
 def make_grammar(kind: str, source: Any = None) -> Grammar:
-    """Build a grammar: `source`: dict for json_schema, nothing for json_object, str for regex."""
-    return Grammar(HEAD + pick(GRAMMARS, kind, "kind of grammar")(source))
+    """Build a grammar: `source`: dict for json_schema, nothing for json_object, str for regex and
+    lark, list for choice."""
+    return Grammar(OPTIONS + pick(GRAMMARS, kind, "kind of grammar")(source))
 
 
 def dumps(schema: dict[str, Any]) -> str:
@@ -123,7 +175,7 @@ class GrammarVocabulary:
         if state.is_error():
             raise UsageError(
                 f"the grammar cannot be compiled: {one_line(state.get_error())}. Change the schema "
-                "or the regular expression."
+                "or the grammar."
             )
         if not is_satisfiable(Matcher(self, state.deep_copy()), self.has_all_bytes):
             raise UsageError(

@@ -1,9 +1,10 @@
-"""Limits of JSON schemas and regular expressions, checked before llguidance compiles them.
+"""Limits of schemas, regular expressions and grammars, checked before llguidance compiles them.
 
 Its own limits stop most grammars that are too large, but not all: an integer that is a multiple of
 a large prime is an automaton with as many states, and parts of a schema that must all hold are
 multiplied. Numbers are bounded here; a schema with parts that must all hold is compiled in a child
-process with limits of time and memory first (grammar_probe.py).
+process with limits of time and memory first (grammar_probe.py), and so is every grammar that a
+caller has written.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ REGEX_PART = re.compile(
 )
 """An escape, a class of characters, a repetition with its counts, a quantifier, a character."""
 
+LARK_PART = re.compile(r'//[^\n]*|#[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|[()\[\]{}]')
+"""A comment, a string, a regular expression or a bracket."""
+
 
 def check_regex(pattern: str) -> int:
     """Raise a UsageError for a regular expression beyond the limits; returns its quantifiers."""
@@ -62,6 +66,20 @@ def check_regex(pattern: str) -> int:
                 )
     check_quantifiers(len(quantifiers))
     return len(quantifiers)
+
+
+def check_lark(source: str) -> None:
+    """Raise a UsageError for a grammar in Lark or GBNF beyond the limits."""
+    check_text(source, "the grammar")
+    check_bytes(len(source.encode()), "the grammar")
+    depth = 0
+    for part in LARK_PART.finditer(source):
+        depth += (part[0] in "([{") - (part[0] in ")]}")
+        if depth > MAX_DEPTH:
+            raise UsageError(
+                f"the grammar has more than {MAX_DEPTH} nested brackets: at most {MAX_DEPTH} are "
+                "allowed. Use more rules."
+            )
 
 
 def check_quantifiers(number: int) -> None:
@@ -178,26 +196,25 @@ def has_conjunction(schema: Mapping[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def probe(lark: str) -> None:
-    """Compile a grammar in a child process with limits; raises a UsageError if it exceeds them."""
+def probe(lark: str, advice: str) -> str:
+    """Compile a grammar in a child process with limits; raises a UsageError if it exceeds them.
+    Returns why llguidance rejects it; "": it does not."""
     command = [sys.executable, "-I", "-S", str(PROBE), str(PROBE_SECONDS), str(PROBE_MEGABYTES)]
     folders = [str(Path(sys.modules["llguidance"].__file__ or "").parents[1])]
     try:
         done = subprocess.run(
             [*command, *folders],
             input=lark.encode(),
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=PROBE_WALL_SECONDS,
             env={name: os.environ[name] for name in INHERITED if name in os.environ},
             check=False,
         )
-        is_done = done.returncode == 0
+        if done.returncode == 0:
+            return done.stdout.decode()
     except subprocess.TimeoutExpired:
-        is_done = False
-    if not is_done:
-        raise UsageError(
-            f"the grammar of the JSON schema takes more than {PROBE_SECONDS} s or "
-            f"{PROBE_MEGABYTES} MB to compile, because parts of it must all hold (allOf, or anyOf "
-            "and $ref beside other keywords). Use a simpler schema."
-        )
+        pass
+    raise UsageError(
+        f"the grammar takes more than {PROBE_SECONDS} s or {PROBE_MEGABYTES} MB to compile{advice}"
+    )

@@ -1,8 +1,9 @@
-"""The program of the child process that compiles a grammar with limits: Lark on stdin -> exit code.
+"""The program of the child process that compiles a grammar with limits: Lark on stdin -> exit code,
+and on stdout why llguidance rejects it, or nothing.
 
-0: it was compiled, or rejected with a message, which the parent gets when it compiles it again.
-Otherwise the time or memory limit ended the process. Imports llguidance and nothing of Weft. The
-limit is CPU time, so that other processes do not change which grammars are allowed.
+0: it was compiled or rejected. Otherwise the time or memory limit ended the process. Imports
+llguidance and nothing of Weft. The limit is CPU time, so that other processes do not change which
+grammars are allowed.
 """
 
 import resource
@@ -34,7 +35,9 @@ def main(seconds: int, megabytes: int) -> None:
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
     lark = sys.stdin.buffer.read().decode()
     state = LLMatcher(LLTokenizer(ByteTokens()), lark, log_level=0)  # type: ignore[arg-type]
-    if not state.is_error():
+    if state.is_error():
+        sys.stdout.buffer.write(state.get_error().encode())
+    else:
         state.compute_bitmask()
 
 

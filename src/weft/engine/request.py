@@ -52,6 +52,8 @@ class GenerationRequest:
     """Name of the API key that it was sent with."""
     is_streamed: bool = False
     """Its tokens are read as they are generated, so that the time between two of them matters."""
+    visible_ids: frozenset[int] = frozenset()
+    """Special tokens whose names are part of the text; others have no text."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,9 @@ class SampleStateFactory:
             assert not request.stops, "stop strings need a tokenizer, and this engine has none"
             return NullDetokenizer(request.ends)
         is_continuation = request.source is None
-        return Detokenizer(self.tokenizer, request.stops, request.ends, is_continuation)
+        return Detokenizer(
+            self.tokenizer, request.stops, request.ends, is_continuation, request.visible_ids
+        )
 
     def vocabulary(self, ends: frozenset[int]) -> GrammarVocabulary:
         """The model's vocabulary for constrained decoding with these end tokens."""

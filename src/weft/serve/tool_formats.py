@@ -1,16 +1,24 @@
 """Tool formats: how the families of models write tool calls in their text.
 
-hermes    <tool_call>{"name": "f", "arguments": {...}}</tool_call>       Hermes, Qwen
-llama3    {"name": "f", "parameters": {...}}, as the whole text or after <|python_tag|>
-mistral   [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...] or [TOOL_CALLS]f[ARGS]{...}
+    hermes    <tool_call>{"name": "f", "arguments": {...}}</tool_call>       Hermes, Qwen
+    llama3    {"name": "f", "parameters": {...}}, as the whole text or after <|python_tag|>
+    mistral   [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...] or [TOOL_CALLS]f[ARGS]{...}
+
+A format has a reader for its calls (output_parser) and rules of a grammar that allows nothing else
+(tool_grammars). A marker that is a special token of the model is written as that token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from weft.serve.call_readers import CallsReader, ListReader, MistralReader, TagReader
+
+MAX_CALLS = 32
+"""Calls in one text, where a grammar constrains it."""
+MORE = f"{{0,{MAX_CALLS - 1}}}"
 
 
 class ToolFormat:
@@ -30,6 +38,33 @@ class ToolFormat:
         """A reader of the text after a marker, or of a text that begins with "{"."""
         raise NotImplementedError
 
+    # --- rules of a grammar; `call` is any call, WS white space, `special` the special tokens ---
+
+    argument_key: ClassVar[str] = "arguments"
+
+    def call_rule(self, name: str, arguments: str, special: Mapping[str, int]) -> str:
+        """The call of one function; `arguments` is the rule of its arguments."""
+        parts = ["{", '"name"', ":", json.dumps(name), ",", json.dumps(self.argument_key), ":"]
+        return " WS ".join([*map(literal, parts), arguments, literal("}")])
+
+    def after_marker(self, special: Mapping[str, int], is_parallel: bool) -> str:
+        """What follows a marker, up to the end of its calls."""
+        raise NotImplementedError
+
+    def repeats(self, special: Mapping[str, int]) -> bool:
+        """Whether each call has a marker."""
+        return True
+
+
+def literal(text: str) -> str:
+    """A text in a rule."""
+    return json.dumps(text)
+
+
+def mark(name: str, special: Mapping[str, int]) -> str:
+    """A marker in a rule: the special token, or its text if there is none."""
+    return f"<[{special[name]}]>" if name in special else literal(name)
+
 
 class HermesFormat(ToolFormat):
     name = "hermes"
@@ -39,15 +74,25 @@ class HermesFormat(ToolFormat):
     def reader(self, names: Collection[str]) -> CallsReader:
         return TagReader(names, "</tool_call>")
 
+    def after_marker(self, special: Mapping[str, int], is_parallel: bool) -> str:
+        return f"WS call WS {mark('</tool_call>', special)}"
+
 
 class Llama3Format(ToolFormat):
     name = "llama3"
     markers = ("<|python_tag|>",)
     visible_special = ("<|python_tag|>",)
     has_bare_calls = True
+    argument_key = "parameters"
 
     def reader(self, names: Collection[str]) -> CallsReader:
         return ListReader(names)
+
+    def after_marker(self, special: Mapping[str, int], is_parallel: bool) -> str:
+        return f'call ("; " call){MORE}' if is_parallel else "call"
+
+    def repeats(self, special: Mapping[str, int]) -> bool:
+        return False
 
 
 class MistralFormat(ToolFormat):
@@ -58,6 +103,20 @@ class MistralFormat(ToolFormat):
 
     def reader(self, names: Collection[str]) -> CallsReader:
         return MistralReader(names)
+
+    def call_rule(self, name: str, arguments: str, special: Mapping[str, int]) -> str:
+        if self.repeats(special):
+            return f"{literal(name)} {mark('[ARGS]', special)} {arguments}"
+        return super().call_rule(name, arguments, special)
+
+    def after_marker(self, special: Mapping[str, int], is_parallel: bool) -> str:
+        if self.repeats(special):
+            return "call"
+        more = f'(WS "," WS call){MORE}' if is_parallel else ""
+        return f'"[" WS call {more} WS "]"'
+
+    def repeats(self, special: Mapping[str, int]) -> bool:
+        return "[ARGS]" in special
 
 
 TOOL_FORMATS: dict[str, type[ToolFormat]] = {

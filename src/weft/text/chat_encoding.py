@@ -4,8 +4,8 @@ do not.
 The text "<|im_end|>" in a user's message must not end that message (prompt injection), although the
 template writes the same characters after it. The same holds for the definitions of tools, their
 results, the arguments of their calls and all other variables of the template; only the role, and
-text and reasoning of the assistant, are parsed. Where protected text has the name of a special
-token:
+text and reasoning of the assistant, are parsed, unless its message has `is_protected`: true. Where
+protected text has the name of a special token:
 
     1  HiddenNames     each name in it is replaced by a number, and the template rendered
     2  RenamedTokens   names that are left in the rendered text are the template's, or in text of
@@ -100,7 +100,8 @@ class ChatEncoder:
 
 
 def parsed_keys(message: Message) -> frozenset[str]:
-    return PARSED_OF_ASSISTANT if message["role"] == "assistant" else PARSED
+    is_parsed = message["role"] == "assistant" and message.get("is_protected") is not True
+    return PARSED_OF_ASSISTANT if is_parsed else PARSED
 
 
 def protected_texts(message: Message) -> Iterator[str]:
