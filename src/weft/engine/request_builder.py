@@ -134,9 +134,10 @@ class RequestBuilder:
         be continued in the wrong place."""
         return [*self.tokenizer.frame[0], *self.tokenizer.encode(prompt, False, sys.maxsize)]
 
-    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The ids of a conversation in the model's chat template, up to the next answer."""
-        body, begin = self.chat_encoder.encode(messages), self.tokenizer.frame[0]
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]], **extra: Any) -> list[int]:
+        """The ids of a conversation in the model's chat template, up to the next answer. `extra`:
+        arguments of ChatTemplate.render, such as tools."""
+        body, begin = self.chat_encoder.encode(messages, **extra), self.tokenizer.frame[0]
         # most chat templates contain BOS themselves
         return body if body[: len(begin)] == begin else [*begin, *body]
 

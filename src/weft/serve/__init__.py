@@ -9,6 +9,7 @@
     served_model    names -> loaded models with their engines
     text_options    options of a text -> GenerationRequest
     limits          load shedding: 429 and when to try again
+    conversation    messages and tools -> prompt, grammar and parser, for all chat protocols
     generation      engine outputs -> events of choices; usage
     output_parser   generated text -> text, reasoning and tool calls, as deltas; reasoning formats
     tools           functions that a request offers: checked, and described in a system message

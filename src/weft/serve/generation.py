@@ -1,6 +1,6 @@
 """One HTTP call's texts, as they are generated: engine outputs -> events that protocols translate.
 
-    generation = await Generation.start(call, served, lambda: [request, ...], make_parser)
+    generation = await Generation.start(call, served, lambda: Submitted([request, ...]))
     async for event in generation.events(): ...     streamed
     choices = await generation.collect()            as a whole
 
@@ -34,6 +34,14 @@ from weft.serve.output_parser import (
 from weft.serve.served_model import ServedModel
 
 MakeParser = Callable[[], OutputParser]
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The requests of one HTTP call, and what parses each of their texts; None: text as it is."""
+
+    requests: Sequence[GenerationRequest]
+    make_parser: MakeParser | None = None
 
 
 @dataclass
@@ -126,19 +134,18 @@ class Generation:
         cls,
         call: HttpCall,
         served: ServedModel,
-        build: Callable[[], Sequence[GenerationRequest]],
-        make_parser: MakeParser | None = None,
+        build: Callable[[], Submitted],
     ) -> Generation:
         """Build, check and submit the requests."""
 
-        def prepare() -> tuple[Sequence[GenerationRequest], list[PreparedRequest]]:
-            requests = build()
-            call.limits.check_room(served, requests)
-            return requests, [served.engine.engine.prepare(one) for one in requests]
+        def prepare() -> tuple[Submitted, list[PreparedRequest]]:
+            built = build()
+            call.limits.check_room(served, built.requests)
+            return built, [served.engine.engine.prepare(one) for one in built.requests]
 
-        requests, prepared = await asyncio.to_thread(prepare)
+        built, prepared = await asyncio.to_thread(prepare)
         stream = served.engine.stream(*prepared)
-        generation = cls(call, served, requests, stream, make_parser)
+        generation = cls(call, served, built.requests, stream, built.make_parser)
         call.record.started(generation)
         return generation
 

@@ -13,11 +13,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from weft.engine.logprobs import TokenLogprob
-from weft.engine.request import GenerationRequest
 from weft.serve.api_errors import ApiError, error_body
 from weft.serve.bodies import rejected
 from weft.serve.context import CallOf, HttpCall
-from weft.serve.generation import Choice, ChoiceEvent, Generation
+from weft.serve.generation import Choice, ChoiceEvent, Generation, Submitted
 from weft.serve.openai_fields import SamplingBody, finish_name, text_options, token_text, usage_json
 from weft.serve.output_parser import TextDelta
 from weft.serve.responses import JsonResponse
@@ -65,12 +64,12 @@ async def create_completion(body: CompletionBody, call: CallOf) -> Response:
 
 
 async def start(call: HttpCall, served: ServedModel, body: CompletionBody) -> Generation:
-    def build() -> Sequence[GenerationRequest]:
+    def build() -> Submitted:
         options = text_options(
             body, served, body.max_tokens or DEFAULT_MAX_TOKENS, body.best_of, body.logprobs
         )
         prompts = prompts_of(served, body.prompt)
-        return [make_request(served, call.caller, prompt, options) for prompt in prompts]
+        return Submitted([make_request(served, call.caller, one, options) for one in prompts])
 
     return await Generation.start(call, served, build)
 

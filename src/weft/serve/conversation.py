@@ -1,0 +1,223 @@
+"""Conversations, as every chat protocol translates its messages: -> prompt, grammar and parser.
+
+    chat = Conversation(messages, tools, tool_choice="auto")
+    generation = await start_chat(call, served, lambda: (chat, options))
+
+Messages have OpenAI's form (role, content as text, tool_calls, tool_call_id). Tools go into the
+model's own chat template; for a template without tools a section in the style of Hermes is added to
+the system message, with a warning. `tool_choice` required or a name, and strict functions,
+constrain the text by a grammar, so that a call cannot be malformed; otherwise calls are recognized
+in the format of the model's family. Reasoning is separated from the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weft.engine.detokenizer import visible_special_ids
+from weft.engine.grammar import Grammar
+from weft.serve.api_errors import ApiError
+from weft.serve.context import HttpCall
+from weft.serve.generation import Generation, MakeParser, Submitted
+from weft.serve.output_parser import OutputParser
+from weft.serve.served_model import ServedModel
+from weft.serve.text_options import TextOptions, make_request
+from weft.serve.tool_formats import HermesFormat, ToolFormat
+from weft.serve.tool_grammars import after_reasoning, special_by_name, tool_grammar
+from weft.serve.tools import FunctionTool, check_tools, with_tool_section
+
+PROMPT_END = 16
+"""Tokens at the end of a prompt in which the beginning of reasoning is looked for."""
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a caller says, in OpenAI's form."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    """{"type": "function", "function": {...}}; other kinds were dropped by the protocol."""
+    tool_choice: str = "auto"
+    """auto, none, required, or the name of a function."""
+    is_parallel: bool = True
+    """Whether one answer may have several calls."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template."""
+    continue_final_message: bool = False
+    """Continue the last message, which is the assistant's."""
+    add_generation_prompt: bool | None = None
+    """None: yes, unless the last message is continued."""
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation for one model."""
+
+    ids: list[int]
+    functions: list[FunctionTool]
+    tool_format: ToolFormat
+    is_in_reasoning: bool
+    """The prompt ends inside of reasoning."""
+
+
+async def start_chat(
+    call: HttpCall,
+    served: ServedModel,
+    build: Callable[[], tuple[Conversation, TextOptions]],
+) -> Generation:
+    """Submit a conversation. `build` runs in a thread, as templates and grammars do."""
+
+    def submit() -> Submitted:
+        chat, options = build()
+        prompt = chat_prompt(call, served, chat)
+        options = chat_options(served, chat, prompt, options)
+        request = make_request(served, call.caller, prompt.ids, options)
+        return Submitted([request], parser_maker(served, chat, prompt))
+
+    return await Generation.start(call, served, submit)
+
+
+def chat_prompt(call: HttpCall, served: ServedModel, chat: Conversation) -> ChatPrompt:
+    """The token ids of a conversation. May be called in any thread."""
+    served.check_kind("decoder")
+    if not served.can_chat:
+        raise ApiError(
+            400,
+            f"model '{served.name}' has no chat template: it was not trained for conversations. "
+            "Use /v1/completions, or start the server with --chat-template.",
+            param="model",
+        )
+    functions = functions_of(chat)
+    messages: Sequence[Mapping[str, Any]] = chat.messages
+    extra = dict(chat.template)
+    tool_format = served.tool_format
+    if served.builder.template.uses_tools:
+        if functions:
+            extra["tools"] = [dict(one.definition) for one in functions]
+    elif functions or any(one.get("tool_calls") or one.get("role") == "tool" for one in messages):
+        messages, tool_format = with_tool_section(messages, functions), HermesFormat()
+        call.warn("the model's chat template has no tools: they were added to the system message")
+    ids = served.builder.chat_ids(
+        messages,
+        add_generation_prompt=chat.add_generation_prompt,
+        continue_final_message=chat.continue_final_message,
+        **extra,
+    )
+    return ChatPrompt(ids, functions, tool_format, begins_in_reasoning(served, chat, ids))
+
+
+def functions_of(chat: Conversation) -> list[FunctionTool]:
+    """The functions that may be called: none if the choice is none, one if it is a name."""
+    functions = check_tools(chat.tools) if chat.tools else []
+    if chat.tool_choice == "none":
+        return []
+    if chat.tool_choice in ("auto", "required"):
+        if chat.tool_choice == "required" and not functions:
+            raise ApiError(
+                400, "tool_choice is required, but there are no tools. Add some.", "tool_choice"
+            )
+        return functions
+    named = [one for one in functions if one.name == chat.tool_choice]
+    if not named:
+        known = ", ".join(one.name for one in functions) or "none"
+        raise ApiError(
+            400,
+            f"tool_choice names {chat.tool_choice!r}, which is not among the tools: {known}.",
+            "tool_choice",
+        )
+    return named
+
+
+def begins_in_reasoning(served: ServedModel, chat: Conversation, ids: Sequence[int]) -> bool:
+    """Whether the generated text continues reasoning that the prompt has begun."""
+    if served.reasoning is None:
+        return False
+    if chat.continue_final_message:
+        return served.reasoning.is_open_in(str(chat.messages[-1].get("content") or ""))
+    last = b"".join(served.tokenizer.target.token_bytes(list(ids[-PROMPT_END:])))
+    return served.reasoning.is_open_after(last.decode("utf-8", "replace"))
+
+
+def chat_options(
+    served: ServedModel, chat: Conversation, prompt: ChatPrompt, options: TextOptions
+) -> TextOptions:
+    """The options with the grammar of tool calls, and the special tokens that the parser reads."""
+    names: list[str] = []
+    if prompt.functions:
+        names += prompt.tool_format.visible_special
+    if served.reasoning is not None:
+        names += served.reasoning.visible_special
+    visible = options.visible_ids | visible_special_ids(served.tokenizer, names)
+    grammar = calls_grammar(served, chat, prompt) or options.grammar
+    if grammar is not None and served.reasoning is not None:
+        special = special_by_name(served.tokenizer)
+        grammar = after_reasoning(
+            grammar, served.reasoning, is_in_reasoning=prompt.is_in_reasoning, special=special
+        )
+    return replace(options, visible_ids=visible, grammar=grammar)
+
+
+def calls_grammar(served: ServedModel, chat: Conversation, prompt: ChatPrompt) -> Grammar | None:
+    """The grammar of calls that cannot be malformed; None: the text is free."""
+    is_required = chat.tool_choice not in ("auto", "none")
+    if not prompt.functions or not (is_required or is_strict(prompt)):
+        return None
+    return tool_grammar(
+        prompt.tool_format,
+        prompt.functions,
+        is_required=is_required,
+        is_parallel=chat.is_parallel,
+        special=special_by_name(served.tokenizer),
+    )
+
+
+def is_strict(prompt: ChatPrompt) -> bool:
+    return any(one.is_strict for one in prompt.functions)
+
+
+def parser_maker(served: ServedModel, chat: Conversation, prompt: ChatPrompt) -> MakeParser | None:
+    """Makes the parser of each text; None: the text is passed on as it is."""
+    if not prompt.functions and served.reasoning is None:
+        return None
+    is_constrained = calls_grammar(served, chat, prompt) is not None
+
+    def make() -> OutputParser:
+        return OutputParser(
+            prompt.tool_format if prompt.functions else None,
+            served.reasoning,
+            [one.name for one in prompt.functions],
+            is_in_reasoning=prompt.is_in_reasoning,
+            stream_arguments=is_constrained,
+            max_calls=None if chat.is_parallel else 1,
+        )
+
+    return make
+
+
+def content_text(content: Any, where: str) -> str | None:
+    """The text of a message's content: a string, null, or a list of text parts, which are joined.
+    Images, audio and files are rejected by name."""
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ApiError(
+            400, f"{where} is {type(content).__name__}: it must be text or parts.", where
+        )
+    return "".join(part_text(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def part_text(part: Any, where: str) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind not in TEXT_PARTS:
+        raise ApiError(
+            400, f"{where} is of type {kind!r}: models here read text only. Send text parts.", where
+        )
+    text = part.get("text", part.get("refusal"))
+    if not isinstance(text, str):
+        raise ApiError(400, f"{where}.text is missing: a text part has it.", where)
+    return text
