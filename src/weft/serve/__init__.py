@@ -26,6 +26,8 @@ One file for each family of endpoints: its bodies, protocol -> GenerationRequest
 protocol, whole and streamed:
 
     openai_fields       fields that several of OpenAI's routes have; usage; finish reasons
+    openai_tools        tools in OpenAI's requests
+    openai_chat         /v1/chat/completions
     openai_completions  /v1/completions
     openai_models       /v1/models
     operations          /health, /ready, /version, /

@@ -17,7 +17,14 @@ from weft.serve.api_errors import ApiError, error_body
 from weft.serve.bodies import rejected
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.generation import Choice, ChoiceEvent, Generation, Submitted
-from weft.serve.openai_fields import SamplingBody, finish_name, text_options, token_text, usage_json
+from weft.serve.openai_fields import (
+    ChunkWriter,
+    SamplingBody,
+    finish_name,
+    text_options,
+    token_text,
+    usage_json,
+)
 from weft.serve.output_parser import TextDelta
 from weft.serve.responses import JsonResponse
 from weft.serve.served_model import ServedModel
@@ -154,11 +161,11 @@ class CompletionFormat:
     async def chunks(self, generation: Generation) -> AsyncIterator[bytes]:
         """The server-sent events of a streamed response."""
         with_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
-        more: dict[str, Any] = {"usage": None} if with_usage else {}
+        writer = ChunkWriter(self.head(), with_usage)
         async for event in generation.events():
-            yield sse({**self.head(), "choices": [self.part(event)], **more})
+            yield writer.chunk(self.part(event))
         if with_usage:
-            yield sse({**self.head(), "choices": [], "usage": usage_json(generation.usage)})
+            yield writer.last(usage_json(generation.usage))
         yield DONE
 
     def part(self, event: ChoiceEvent) -> dict[str, Any]:

@@ -6,15 +6,17 @@ field, they are honored as both document them; see docs/serve.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import orjson
 from pydantic import BaseModel, Field
 
 from weft.core.errors import UsageError
 from weft.engine.beam_search import BeamConfig
-from weft.engine.detokenizer import FinishReason
+from weft.engine.detokenizer import FinishReason, visible_special_ids
 from weft.engine.grammar import Grammar, make_grammar
+from weft.engine.logprobs import TokenLogprob
 from weft.sampling.params import SamplingParams
 from weft.serve.api_errors import ApiError
 from weft.serve.bodies import Body, NoEffect, rejected
@@ -166,6 +168,11 @@ def text_options(
         beam=beam,
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=body.stop_token_ids or (),
+        visible_ids=(
+            visible_special_ids(served.tokenizer)
+            if body.skip_special_tokens is False
+            else frozenset()
+        ),
         cache_salt=body.cache_salt,
         is_streamed=bool(body.stream),
     )
@@ -191,4 +198,39 @@ def finish_name(finish: FinishReason | None) -> str | None:
 
 def token_text(served: ServedModel, ids: Sequence[int]) -> list[bytes]:
     """The bytes of each token; special tokens by their names."""
-    return served.tokenizer.target.token_bytes(ids)
+    size = served.tokenizer.target.vocab_size
+    known = served.tokenizer.target.token_bytes([one for one in ids if one < size])
+    contents = iter(known)
+    return [next(contents) if one < size else b"" for one in ids]
+
+
+def logprobs_json(served: ServedModel, entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """OpenAI's log-probabilities: token, logprob, bytes and top_logprobs for each."""
+    ids = [index for entry in entries for index in (entry.id, *(one for one, _ in entry.top))]
+    contents = dict(zip(ids, token_text(served, ids), strict=True))
+
+    def entry_json(index: int, logprob: float) -> dict[str, Any]:
+        content = contents[index]
+        text = content.decode("utf-8", "backslashreplace")
+        return {"token": text, "logprob": logprob, "bytes": list(content)}
+
+    return [
+        {**entry_json(one.id, one.logprob), "top_logprobs": [entry_json(*top) for top in one.top]}
+        for one in entries
+    ]
+
+
+class ChunkWriter:
+    """Writes the chunks of a stream; their constant parts are serialized once."""
+
+    def __init__(self, head: Mapping[str, Any], with_usage: bool) -> None:
+        self.start = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
+        self.end = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
+
+    def chunk(self, choice: Mapping[str, Any]) -> bytes:
+        """A chunk with one choice."""
+        return self.start + orjson.dumps(choice) + self.end
+
+    def last(self, usage: Mapping[str, Any]) -> bytes:
+        """The chunk with the token counts."""
+        return self.start + b'],"usage":' + orjson.dumps(usage) + b"}\n\n"

@@ -1,0 +1,326 @@
+"""OpenAI's /v1/chat/completions: the next message of a conversation.
+
+Reasoning is returned as `reasoning` (vLLM's name) and `reasoning_content` (llama-server's), and
+both are accepted in messages. `max_tokens` is the older name of `max_completion_tokens`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from weft.engine.grammar import Grammar, make_grammar
+from weft.serve.api_errors import ApiError, error_body
+from weft.serve.bodies import NoEffect, TemplateVariable, rejected
+from weft.serve.context import CallOf, HttpCall
+from weft.serve.conversation import Conversation, content_text, start_chat
+from weft.serve.generation import Choice, ChoiceEvent, Generation
+from weft.serve.openai_fields import (
+    ChunkWriter,
+    SamplingBody,
+    finish_name,
+    logprobs_json,
+    text_options,
+    usage_json,
+)
+from weft.serve.openai_tools import ToolFields, chat_tools, tool_choice_of
+from weft.serve.output_parser import (
+    Delta,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallStart,
+)
+from weft.serve.responses import JsonResponse
+from weft.serve.served_model import ServedModel
+from weft.serve.streaming import DONE, event_stream, sse, until_gone
+from weft.serve.text_options import TextOptions
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"])
+
+
+class ChatMessage(BaseModel):
+    """One message. Content is text, a list of text parts, or null with tool calls."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Any] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class JsonSchemaFormat(BaseModel):
+    """The schema of response_format."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    name: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """text, json_object or json_schema."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    """llama-server's place of the schema."""
+
+
+class ChatBody(SamplingBody, ToolFields):
+    """The body of /v1/chat/completions."""
+
+    model: str
+    """Name of a served model."""
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    """The conversation."""
+    max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
+    """Maximum number of new tokens; default: all the room that the prompt leaves."""
+    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    """The older name of max_completion_tokens."""
+    logprobs: bool | None = None
+    """Return the log-probability of each token."""
+    top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+    """Return the N most likely tokens in each position; needs logprobs."""
+    response_format: ResponseFormat | None = None
+    """json_object, or json_schema with a schema: the answer is valid JSON."""
+    reasoning_effort: TemplateVariable[str] = None
+    """none, minimal, low, medium, high, xhigh or max, for templates that know it."""
+    verbosity: TemplateVariable[str] = None
+    """low, medium or high, for templates that know it."""
+    chat_template_kwargs: TemplateVariable[dict[str, Any]] = None
+    """Further variables of the chat template, such as enable_thinking."""
+    add_generation_prompt: bool | None = None
+    """Begin a new message of the assistant; default true."""
+    continue_final_message: bool | None = None
+    """Continue the last message of the assistant."""
+    include_reasoning: bool | None = None
+    """false: reasoning is left out of the answer."""
+    modalities: NoEffect[list[str]] = None
+    """Accepted; answers are text."""
+    metadata: NoEffect[dict[str, Any]] = None
+    """Accepted."""
+    store: NoEffect[bool] = None
+    """Accepted; chat completions are not stored."""
+    service_tier: NoEffect[str] = None
+    """Accepted."""
+    safety_identifier: NoEffect[str] = None
+    """Accepted."""
+    prompt_cache_key: NoEffect[str] = None
+    """Accepted; the prefix cache finds common prefixes by itself."""
+    prompt_cache_retention: NoEffect[str] = None
+    """Accepted."""
+    prompt_cache_options: NoEffect[dict[str, Any]] = None
+    """Accepted."""
+    prediction: NoEffect[dict[str, Any]] = None
+    """Accepted; see speculative decoding."""
+    moderation: NoEffect[Any] = None
+    """Accepted."""
+    audio: Annotated[Any, rejected("answers are text. Leave it out.")] = None
+    web_search_options: Annotated[Any, rejected("there is no web search. Leave it out.")] = None
+    chat_template: Annotated[
+        Any, rejected("the template belongs to the server. Start it with --chat-template.")
+    ] = None
+
+
+@router.post("/chat/completions")
+async def create_chat_completion(body: ChatBody, call: CallOf) -> Response:
+    """The next message of a conversation."""
+    served = call.open(body, body.model, "decoder")
+    generation = await until_gone(
+        call, start_chat(call, served, lambda: (conversation(body, call), options(body, served)))
+    )
+    writer = ChatFormat(call, served, body)
+    if body.stream:
+        return await event_stream(call, writer.chunks(generation), writer.error_chunk)
+    choices = await until_gone(call, generation.collect())
+    return JsonResponse(writer.whole(generation, choices), headers=call.response_headers)
+
+
+def conversation(body: ChatBody, call: HttpCall) -> Conversation:
+    """The conversation of a body."""
+    template = dict(body.chat_template_kwargs or {})
+    for name in ("reasoning_effort", "verbosity"):
+        if getattr(body, name) is not None:
+            template.setdefault(name, getattr(body, name))
+    tools = chat_tools(body, call)
+    return Conversation(
+        [message_of(one, f"messages[{index}]") for index, one in enumerate(body.messages)],
+        tools,
+        tool_choice_of(body, tools),
+        body.parallel_tool_calls is not False,
+        template,
+        bool(body.continue_final_message),
+        body.add_generation_prompt,
+    )
+
+
+def message_of(message: ChatMessage, where: str) -> dict[str, Any]:
+    """A message as chat templates read it."""
+    content = content_text(message.content, f"{where}.content")
+    if content is None and not message.tool_calls:
+        raise ApiError(400, f"{where}.content is null: only tool calls go without it.", where)
+    role = "tool" if message.role == "function" else message.role
+    result: dict[str, Any] = {"role": role, "content": content}
+    reasoning = message.reasoning_content or message.reasoning
+    given = {
+        "name": message.name,
+        "tool_calls": message.tool_calls or None,
+        "tool_call_id": message.tool_call_id,
+        "reasoning_content": reasoning,
+    }
+    return {**result, **{key: value for key, value in given.items() if value is not None}}
+
+
+def options(body: ChatBody, served: ServedModel) -> TextOptions:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(
+            400,
+            f"top_logprobs is {body.top_logprobs}, but logprobs is not true. Set it.",
+            "logprobs",
+        )
+    limit = body.max_completion_tokens or body.max_tokens
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    grammar = response_grammar(body.response_format)
+    return text_options(body, served, limit, logprobs=logprobs, grammar=grammar)
+
+
+def response_grammar(wanted: ResponseFormat | None) -> Grammar | None:
+    """The grammar of response_format."""
+    if wanted is None or wanted.type == "text":
+        return None
+    schema = wanted.json_schema.schema_ if wanted.json_schema is not None else wanted.schema_
+    if schema is None:
+        if wanted.type == "json_schema":
+            raise ApiError(
+                400,
+                "response_format is json_schema without a schema: put it into json_schema.schema.",
+                "response_format",
+            )
+        return make_grammar("json_object")
+    return make_grammar("json_schema", schema)
+
+
+class ChatFormat:
+    """Choices -> OpenAI's objects."""
+
+    def __init__(self, call: HttpCall, served: ServedModel, body: ChatBody) -> None:
+        self.call, self.served, self.body = call, served, body
+        self.with_reasoning = body.include_reasoning is not False
+        self.has_calls: set[int] = set()
+        """Choices with a tool call, which end with the reason tool_calls."""
+        self.id, self.created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
+
+    def head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.body.model,
+        }
+
+    def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The response of a request that is not streamed."""
+        return {
+            **self.head("chat.completion"),
+            "choices": [
+                {
+                    "index": one.index,
+                    "message": self.message(one),
+                    "logprobs": self.logprobs(one),
+                    "finish_reason": self.finish(one, bool(one.tool_calls)),
+                }
+                for one in choices
+            ],
+            "usage": usage_json(generation.usage),
+        }
+
+    def message(self, choice: Choice) -> dict[str, Any]:
+        calls = [
+            {
+                "id": one.id,
+                "type": "function",
+                "function": {"name": one.name, "arguments": one.arguments},
+            }
+            for one in choice.tool_calls
+        ]
+        content = choice.text if choice.text or not calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if choice.reasoning and self.with_reasoning:
+            message |= {"reasoning": choice.reasoning, "reasoning_content": choice.reasoning}
+        return {**message, "tool_calls": calls} if calls else message
+
+    def finish(self, part: Choice | ChoiceEvent, has_calls: bool) -> str | None:
+        name = finish_name(part.finish)
+        return "tool_calls" if name == "stop" and has_calls else name
+
+    def logprobs(self, part: Choice | ChoiceEvent) -> dict[str, Any] | None:
+        if not self.body.logprobs:
+            return None
+        entries = part.logprobs[: len(part.tokens)]  # without an end token
+        return {"content": logprobs_json(self.served, entries), "refusal": None}
+
+    async def chunks(self, generation: Generation) -> AsyncIterator[bytes]:
+        """The server-sent events of a streamed response."""
+        with_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
+        writer = ChunkWriter(self.head("chat.completion.chunk"), with_usage)
+        started: set[int] = set()
+        async for event in generation.events():
+            if event.index not in started:
+                started.add(event.index)
+                first = {"role": "assistant", "content": "", "refusal": None}
+                yield writer.chunk(self.part(event.index, first))
+            for chunk in self.parts(event):
+                yield writer.chunk(chunk)
+        if with_usage:
+            yield writer.last(usage_json(generation.usage))
+        yield DONE
+
+    def parts(self, event: ChoiceEvent) -> list[dict[str, Any]]:
+        """The chunks of one event: one for each delta; the last has the log-probabilities, and the
+        finish reason is in a chunk of its own, as clients expect it."""
+        deltas = [delta for delta in map(self.delta, event.deltas) if delta is not None]
+        if any(isinstance(delta, ToolCallStart) for delta in event.deltas):
+            self.has_calls.add(event.index)
+        logprobs = self.logprobs(event)
+        if not deltas and logprobs is not None and event.tokens:
+            deltas = [{}]
+        parts = [self.part(event.index, delta) for delta in deltas]
+        if parts:
+            parts[-1]["logprobs"] = logprobs
+        if event.finish is not None:
+            last = self.part(event.index, {})
+            last["finish_reason"] = self.finish(event, event.index in self.has_calls)
+            parts.append(last)
+        return parts
+
+    def part(self, index: int, delta: Mapping[str, Any]) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def delta(self, delta: Delta) -> dict[str, Any] | None:
+        if isinstance(delta, TextDelta):
+            return {"content": delta.text}
+        if isinstance(delta, ReasoningDelta):
+            shown = {"reasoning": delta.text, "reasoning_content": delta.text}
+            return shown if self.with_reasoning else None
+        if isinstance(delta, ToolCallStart):
+            function = {"name": delta.name, "arguments": ""}
+            call = {"index": delta.index, "id": delta.id, "type": "function", "function": function}
+            return {"tool_calls": [call]}
+        function = {"arguments": delta.arguments_fragment}
+        return {"tool_calls": [{"index": delta.index, "function": function}]}
+
+    def error_chunk(self, error: ApiError) -> bytes:
+        return sse(error_body("/v1/chat/completions", error))

@@ -1,0 +1,107 @@
+"""Tools in OpenAI's requests: fields, and their translation for a Conversation.
+
+Tools that are not functions, which agents send whatever the server can do, are dropped with a
+warning. A `custom` tool becomes a function with one string, `input`. The older `functions` and
+`function_call` are accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.serve.api_errors import ApiError
+from weft.serve.bodies import Body
+from weft.serve.context import HttpCall
+
+CUSTOM_PARAMETERS = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+class ToolFields(Body):
+    """Fields about tools."""
+
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call."""
+    tool_choice: str | dict[str, Any] | None = None
+    """none, auto, required, a function or custom tool by name, or allowed_tools."""
+    parallel_tool_calls: bool | None = None
+    """false: at most one call."""
+    functions: list[dict[str, Any]] | None = None
+    """The older form of tools."""
+    function_call: str | dict[str, Any] | None = None
+    """The older form of tool_choice."""
+
+
+def chat_tools(body: ToolFields, call: HttpCall) -> list[dict[str, Any]]:
+    """The tools of a body as functions, limited to allowed_tools."""
+    given = [
+        *(body.tools or ()),
+        *({"type": "function", "function": f} for f in body.functions or ()),
+    ]
+    tools = [tool for one in given if (tool := function_tool(one, call)) is not None]
+    allowed = allowed_names(body.tool_choice)
+    if allowed is None:
+        return tools
+    return [tool for tool in tools if function_name(tool) in allowed]
+
+
+def function_tool(tool: Mapping[str, Any], call: HttpCall) -> dict[str, Any] | None:
+    """A tool in the form of chat completions; None: it is not a function."""
+    kind = tool.get("type", "function")
+    if kind == "function":
+        if "function" in tool:
+            return dict(tool)
+        inner = {key: value for key, value in tool.items() if key != "type"}  # that of responses
+        return {"type": "function", "function": inner}
+    if kind == "custom":
+        custom = tool.get("custom", tool)
+        function = {"name": custom.get("name"), "parameters": CUSTOM_PARAMETERS}
+        if custom.get("description"):
+            function["description"] = custom["description"]
+        return {"type": "function", "function": function}
+    call.warn(f"tool of type {kind!r} was dropped: only functions can be called")
+    return None
+
+
+def function_name(tool: Mapping[str, Any]) -> Any:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def allowed_names(choice: Any) -> set[Any] | None:
+    """The names in a tool_choice of type allowed_tools; None: it is another one."""
+    if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
+        return None
+    inner = choice.get("allowed_tools", choice)
+    tools = inner.get("tools", ()) if isinstance(inner, Mapping) else ()
+    return {function_name(one) or one.get("name") for one in tools if isinstance(one, Mapping)}
+
+
+def tool_choice_of(body: ToolFields, tools: Sequence[Mapping[str, Any]]) -> str:
+    """auto, none, required, or the name of a function."""
+    choice = body.tool_choice if body.tool_choice is not None else body.function_call
+    if choice is None:
+        return "auto"
+    if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise ApiError(
+                400,
+                f"tool_choice is {choice!r}: it must be none, auto, required or a function.",
+                "tool_choice",
+            )
+        return choice
+    if choice.get("type") == "allowed_tools":
+        inner = choice.get("allowed_tools", choice)
+        return "required" if inner.get("mode") == "required" else "auto"
+    inner = choice.get("function") or choice.get("custom") or choice
+    name = inner.get("name") if isinstance(inner, Mapping) else None
+    if not isinstance(name, str):
+        raise ApiError(
+            400, "tool_choice is an object without the name of a function.", "tool_choice"
+        )
+    return name
