@@ -117,3 +117,52 @@ def test_unknown_routes_methods_and_bodies(server):
     assert answer.status_code == 400
     answer = server.client.post("/v1/completions", content=b"{}")
     assert answer.status_code == 415
+
+
+def texts(server: RunningServer, **changes: Any) -> list[str]:
+    answer = server.post("/v1/completions", {**BODY, **changes})
+    assert answer.status_code == 200, answer.text
+    return [choice["text"] for choice in answer.json()["choices"]]
+
+
+def test_the_best_of_several_samples_have_the_highest_mean_logprob(server):
+    loaded = server.service.models.get("decoder").loaded
+    (samples,) = loaded.completions(["the cat"], 9, n=5, seed=4, logprobs=0)
+    ranked = sorted(samples, key=lambda one: -one.score(1.0))
+    assert texts(server, best_of=5, n=2) == [one.text for one in ranked[:2]]
+    answer = server.post("/v1/completions", {**BODY, "best_of": 5, "stream": True})
+    assert answer.status_code == 400 and "best_of cannot be streamed" in answer.text
+    answer = server.post("/v1/completions", {**BODY, "best_of": 2, "n": 3})
+    assert "best_of is 2 but n is 3" in answer.text
+
+
+def test_a_beam_search_gives_its_best_hypotheses(server):
+    both = texts(server, use_beam_search=True, best_of=4, n=2)
+    assert len(both) == 2 and texts(server, use_beam_search=True, best_of=4)[0] == both[0]
+    server.wait_idle()
+
+
+def test_stops_ends_and_echo(server):
+    (plain,) = texts(server, temperature=0, ignore_eos=True)
+    stop = plain[3:5]
+    (cut,) = texts(server, temperature=0, ignore_eos=True, stop=stop)
+    assert cut == plain[: plain.index(stop)]
+    kept = texts(server, temperature=0, stop=[stop], include_stop_str_in_output=True)
+    assert kept == [cut + stop]
+    (echoed,) = texts(server, temperature=0, ignore_eos=True, echo=True)
+    assert echoed == "the cat" + plain
+    streamed = server.post(
+        "/v1/completions", {**BODY, "temperature": 0, "echo": True, "stream": True}
+    )
+    parts = [one["choices"][0]["text"] for one in events(streamed)[:-1]]
+    assert "".join(parts).startswith("the cat")
+
+
+def test_end_tokens_wait_for_min_tokens(server):
+    loaded = server.service.models.get("decoder").loaded
+    first = loaded.tokenizer.encode("dog", add_special=False)[0]
+    body = {**BODY, "stop_token_ids": [first], "logit_bias": {str(first): 100}, "max_tokens": 9}
+    usage = server.post("/v1/completions", {**body}).json()["usage"]
+    assert usage["completion_tokens"] == 1
+    usage = server.post("/v1/completions", {**body, "min_tokens": 5}).json()["usage"]
+    assert usage["completion_tokens"] == 6

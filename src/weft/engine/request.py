@@ -52,6 +52,8 @@ class GenerationRequest:
     """Name of the API key that it was sent with."""
     is_streamed: bool = False
     """Its tokens are read as they are generated, so that the time between two of them matters."""
+    min_tokens: int = 0
+    """End tokens are not chosen before so many tokens."""
     visible_ids: frozenset[int] = frozenset()
     """Special tokens whose names are part of the text; others have no text."""
 
@@ -99,11 +101,19 @@ class SampleState:
         params = self.request.sampling
         return params.model_copy(update={"seed": params.seed + self.index})
 
+    @cached_property
+    def sampling_without_ends(self) -> SamplingParams:
+        """The parameters before `min_tokens` tokens: end tokens are banned."""
+        banned = (*self.sampling.banned, *sorted(self.request.ends))
+        return self.sampling.model_copy(update={"banned": banned})
+
     def row(self, drafts: list[int], allowed_V: Tensor | None) -> SamplingRow:
         """What the choice of the token after `drafts` depends on."""
         output = [*self.output, *drafts]
         position = len(self.request.prompt) + len(output)
-        return SamplingRow(self.sampling, position, self.request.prompt, output, allowed_V)
+        is_early = len(output) < self.request.min_tokens
+        params = self.sampling_without_ends if is_early else self.sampling
+        return SamplingRow(params, position, self.request.prompt, output, allowed_V)
 
     def rows(self, drafts: list[int]) -> list[SamplingRow]:
         """One row per draft and one after the last; fewer if the grammar excludes a draft."""

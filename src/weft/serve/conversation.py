@@ -75,7 +75,7 @@ async def start_chat(
         prompt = chat_prompt(call, served, chat)
         options = chat_options(served, chat, prompt, options)
         request = make_request(served, call.caller, prompt.ids, options)
-        return Submitted([request], parser_maker(served, chat, prompt))
+        return Submitted([request], parser_maker(served, chat, prompt), options.include_stop)
 
     return await Generation.start(call, served, submit)
 
@@ -92,6 +92,8 @@ def chat_prompt(call: HttpCall, served: ServedModel, chat: Conversation) -> Chat
         )
     functions = functions_of(chat)
     messages: Sequence[Mapping[str, Any]] = chat.messages
+    if "developer" not in served.builder.template.source:  # the newer name of system
+        messages = [as_system(message) for message in messages]
     extra = dict(chat.template)
     tool_format = served.tool_format
     if served.builder.template.uses_tools:
@@ -107,6 +109,10 @@ def chat_prompt(call: HttpCall, served: ServedModel, chat: Conversation) -> Chat
         **extra,
     )
     return ChatPrompt(ids, functions, tool_format, begins_in_reasoning(served, chat, ids))
+
+
+def as_system(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 
 def functions_of(chat: Conversation) -> list[FunctionTool]:

@@ -42,6 +42,8 @@ class Submitted:
 
     requests: Sequence[GenerationRequest]
     make_parser: MakeParser | None = None
+    include_stop: bool = False
+    """Whether a stop string is part of the text that it ends."""
 
 
 @dataclass
@@ -118,16 +120,15 @@ class Generation:
         self,
         call: HttpCall,
         served: ServedModel,
-        requests: Sequence[GenerationRequest],
+        submitted: Submitted,
         stream: OutputStream,
-        make_parser: MakeParser | None = None,
     ) -> None:
         self.call, self.served, self.stream = call, served, stream
-        self.requests = list(requests)
+        self.requests, self.make_parser = list(submitted.requests), submitted.make_parser
+        self.include_stop = submitted.include_stop
         self.positions = {name: place for place, name in enumerate(stream.ids)}
-        self.make_parser = make_parser
         self.parsers: dict[int, OutputParser] = {}
-        self.usage = Usage(sum(len(request.prompt) for request in requests))
+        self.usage = Usage(sum(len(request.prompt) for request in self.requests))
 
     @classmethod
     async def start(
@@ -145,7 +146,7 @@ class Generation:
 
         built, prepared = await asyncio.to_thread(prepare)
         stream = served.engine.stream(*prepared)
-        generation = cls(call, served, built.requests, stream, built.make_parser)
+        generation = cls(call, served, built, stream)
         call.record.started(generation)
         return generation
 
@@ -180,12 +181,15 @@ class Generation:
         if request.beam is not None:
             return self.hypotheses(place, request, output.hypotheses)
         index = place * request.n + output.index
-        deltas: list[Delta] = [TextDelta(output.text)] if output.text else []
+        text = output.text
+        if self.include_stop and output.finish is not None:
+            text += output.finish.stop or ""
+        deltas: list[Delta] = [TextDelta(text)] if text else []
         if self.make_parser is not None:
             if index not in self.parsers:
                 self.parsers[index] = self.make_parser()
             parser = self.parsers[index]
-            deltas = parser.feed(output.text) if output.text else []
+            deltas = parser.feed(text) if text else []
             deltas += parser.finish() if output.finish is not None else []
             if any(isinstance(delta, ReasoningDelta) for delta in deltas):
                 self.usage.reasoning_tokens += len(output.tokens)

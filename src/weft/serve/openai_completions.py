@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -62,6 +62,7 @@ class CompletionBody(SamplingBody):
 async def create_completion(body: CompletionBody, call: CallOf) -> Response:
     """Continue one or several prompts."""
     served = call.open(body, body.model, "decoder")
+    check_body(body)
     generation = await until_gone(call, start(call, served, body))
     context = CompletionFormat(call, served, body)
     if body.stream:
@@ -75,10 +76,35 @@ async def start(call: HttpCall, served: ServedModel, body: CompletionBody) -> Ge
         options = text_options(
             body, served, body.max_tokens or DEFAULT_MAX_TOKENS, body.best_of, body.logprobs
         )
+        if is_best_of(body):
+            logprobs = {"logprobs": body.logprobs or 0}
+            options = replace(
+                options, n=body.best_of or 1, sampling={**options.sampling, **logprobs}
+            )
         prompts = prompts_of(served, body.prompt)
-        return Submitted([make_request(served, call.caller, one, options) for one in prompts])
+        requests = [make_request(served, call.caller, one, options) for one in prompts]
+        return Submitted(requests, include_stop=options.include_stop)
 
     return await Generation.start(call, served, build)
+
+
+def check_body(body: CompletionBody) -> None:
+    """Raise an ApiError for fields that contradict each other."""
+    if body.best_of is not None and body.best_of < (body.n or 1):
+        raise ApiError(
+            400,
+            f"best_of is {body.best_of} but n is {body.n}: best_of must be at least n.",
+            "best_of",
+        )
+    if is_best_of(body) and body.stream:
+        raise ApiError(400, "best_of cannot be streamed: the best text is known last.", "best_of")
+    if body.echo and body.logprobs is not None:
+        raise ApiError(400, "echo and logprobs are both set. Leave one of them out.", "echo")
+
+
+def is_best_of(body: CompletionBody) -> bool:
+    """Whether the best of several samples are wanted."""
+    return not body.use_beam_search and (body.best_of or 1) > (body.n or 1)
 
 
 def prompts_of(
@@ -94,6 +120,10 @@ def prompts_of(
     if isinstance(prompt[0], int):
         return [list(prompt)]
     return [served.builder.prompt_ids(one) if isinstance(one, str) else list(one) for one in prompt]
+
+
+def mean_logprob(choice: Choice) -> float:
+    return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))
 
 
 @dataclass
@@ -116,14 +146,35 @@ class CompletionFormat:
 
     def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
         """The response of a request that is not streamed."""
+        if is_best_of(self.body):
+            choices = self.best(choices)
         return {
             **self.head(),
             "choices": [
-                self.choice(one.index, one.text, one.logprobs, finish_name(one.finish))
-                for one in choices
+                self.choice(
+                    index, self.echoed(generation, one), one.logprobs, finish_name(one.finish)
+                )
+                for index, one in enumerate(choices)
             ],
             "usage": usage_json(generation.usage),
         }
+
+    def best(self, choices: Sequence[Choice]) -> list[Choice]:
+        """The n of best_of samples of each prompt with the highest mean log-probability."""
+        size, n = self.body.best_of or 1, self.body.n or 1
+        groups = [choices[start : start + size] for start in range(0, len(choices), size)]
+        return [one for group in groups for one in sorted(group, key=mean_logprob)[-n:][::-1]]
+
+    def echoed(self, generation: Generation, choice: Choice) -> str:
+        return self.prompt_text(generation, choice.index) + choice.text
+
+    def prompt_text(self, generation: Generation, index: int) -> str:
+        """What `echo` puts before a text."""
+        if not self.body.echo:
+            return ""
+        place = index * len(generation.requests) // generation.num_choices
+        prompt = generation.requests[place].prompt
+        return self.served.tokenizer.decode(list(prompt))
 
     def choice(
         self, index: int, text: str, logprobs: Sequence[TokenLogprob], finish: str | None
@@ -162,8 +213,13 @@ class CompletionFormat:
         """The server-sent events of a streamed response."""
         with_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
         writer = ChunkWriter(self.head(), with_usage)
+        started: set[int] = set()
         async for event in generation.events():
-            yield writer.chunk(self.part(event))
+            part = self.part(event)
+            if event.index not in started:
+                started.add(event.index)
+                part["text"] = self.prompt_text(generation, event.index) + part["text"]
+            yield writer.chunk(part)
         if with_usage:
             yield writer.last(usage_json(generation.usage))
         yield DONE

@@ -79,7 +79,7 @@ class SamplingBody(Body):
     """include_usage: a last chunk with the token counts."""
     ignore_eos: bool | None = None
     """Continue after an end token."""
-    min_tokens: int | None = None
+    min_tokens: Annotated[int | None, Field(ge=0)] = None
     """Tokens before an end token may be chosen."""
     stop_token_ids: list[int] | None = None
     """Further end tokens."""
@@ -168,11 +168,13 @@ def text_options(
         beam=beam,
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=body.stop_token_ids or (),
+        min_tokens=body.min_tokens or 0,
         visible_ids=(
             visible_special_ids(served.tokenizer)
             if body.skip_special_tokens is False
             else frozenset()
         ),
+        include_stop=bool(body.include_stop_str_in_output),
         cache_salt=body.cache_salt,
         is_streamed=bool(body.stream),
     )

@@ -42,8 +42,11 @@ class TextOptions:
     beam: BeamConfig | None = None
     ignore_eos: bool = False
     stop_token_ids: Sequence[int] = ()
+    min_tokens: int = 0
     visible_ids: frozenset[int] = frozenset()
     """Special tokens whose text is part of the output."""
+    include_stop: bool = False
+    """Whether a stop string is part of the text that it ends."""
     cache_salt: str | None = None
     is_streamed: bool = False
 
@@ -74,6 +77,7 @@ def make_request(
         request,
         ends=ends | frozenset(options.stop_token_ids),
         beam=options.beam,
+        min_tokens=min(options.min_tokens, limit),
         visible_ids=options.visible_ids,
         salt=caller.salted(options.cache_salt),
         key=caller.name,
