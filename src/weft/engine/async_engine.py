@@ -50,6 +50,8 @@ T = TypeVar("T")
 
 Receiver = Callable[[RequestOutput], None]
 """Called in the engine thread with each output of a request. It must not block."""
+Converter = Callable[[RequestOutput], RequestOutput]
+"""Called in the engine thread with each output before it is received. It must not raise."""
 Command = Callable[["AsyncEngine"], None]
 """What another thread wants; runs in the engine thread between two steps."""
 
@@ -139,9 +141,12 @@ class AsyncEngine:
         self.post(partial(run_into, future=future, function=function))
         return future
 
-    def stream(self, *requests: GenerationRequest | PreparedRequest) -> OutputStream:
+    def stream(
+        self, *requests: GenerationRequest | PreparedRequest, convert: Converter | None = None
+    ) -> OutputStream:
         """Submit requests from a coroutine; their outputs, up to the end of all of them. Closing or
-        dropping the stream aborts what has not ended."""
+        dropping the stream aborts what has not ended. `convert`: changes each output in the engine
+        thread, as pooling does, whose kernels must not run in the event loop."""
         loop = asyncio.get_running_loop()
         delivery = self.loops.setdefault(loop, LoopDelivery(loop))
         prepared = [
@@ -149,7 +154,9 @@ class AsyncEngine:
             for one in requests
         ]
         stream = OutputStream(self, {one.id: one.num_samples for one in prepared})
-        receive = partial(delivery.add, weakref.ref(stream))
+        receive: Receiver = partial(delivery.add, weakref.ref(stream))
+        if convert is not None:
+            receive = partial(receive_converted, convert, receive)
         self.submit_all(
             [
                 Submission(one, receive, partial(stream.times.__setitem__, one.id))
@@ -361,6 +368,10 @@ def run_thread(wakeups: SimpleQueue[None], ref: weakref.ref[AsyncEngine]) -> Non
 
 def ignore(output: RequestOutput) -> None:
     """The receiver of requests that were aborted."""
+
+
+def receive_converted(convert: Converter, receive: Receiver, output: RequestOutput) -> None:
+    receive(convert(output))
 
 
 def run_into(owner: AsyncEngine, future: Future[T], function: Callable[[Engine], T]) -> None:

@@ -143,12 +143,12 @@ class Engine:
         return PreparedRequest(scheduled, search=BeamSearch(request.beam, request.max_tokens, end))
 
     def prepare_embedding(
-        self, ids: Iterable[int], request_id: str | None = None
+        self, ids: Iterable[int], request_id: str | None = None, key: str = ""
     ) -> PreparedRequest:
-        """Check a text for the encoder."""
+        """Check a text for the encoder. `key`: name of the API key that it was sent with."""
         text = tuple(ids)
         check_text_ids(text, self.model.config)
-        request = Request(request_id or self.new_id(), text, 0, is_pooling=True)
+        request = Request(request_id or self.new_id(), text, 0, is_pooling=True, key=key)
         check_request(request, self.scheduler.config, self.kv_cache)
         return PreparedRequest(request)
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from weft.core.errors import UsageError
 from weft.engine.client import EngineClient, Progress
+from weft.models.config import ModelConfig
 from weft.text.tokenizer import Tokenizer
 
 Pool = Callable[[Tensor], Tensor]
@@ -49,6 +50,31 @@ def last(x_TD: Tensor) -> Tensor:
 POOLINGS: dict[str, Pool] = {"mean": mean, "first": first, "last": last}
 
 
+def find_pooling(name: str) -> Pool:
+    """The pooling of a model by its name: x_TD -> x_D."""
+    if name not in POOLINGS:
+        raise UsageError(
+            f"the model's pooling is '{name}': Weft has {', '.join(POOLINGS)}. Use a model "
+            "with one of them."
+        )
+    return POOLINGS[name]
+
+
+def pool_vectors(pool: Pool, vectors_TD: Tensor) -> Tensor:
+    """vector_D of length 1 of the hidden states of one text, in float32."""
+    return F.normalize(pool(vectors_TD.float()), dim=-1).cpu()
+
+
+def max_embedded_len(config: ModelConfig, tokenizer: Tokenizer) -> int:
+    """Tokens of a text to embed, begin and end included."""
+    return min(config.max_cached_len, tokenizer.max_len or config.max_len)
+
+
+def nonempty(ids: list[int], tokenizer: Tokenizer) -> list[int]:
+    """The ids; one padding token for an empty text of a tokenizer without begin and end."""
+    return ids or [tokenizer.pad_id or 0]
+
+
 def embed_texts(
     client: EngineClient,
     tokenizer: Tokenizer,
@@ -57,18 +83,12 @@ def embed_texts(
     progress: Progress,
 ) -> Tensor:
     """vectors_BD of length 1, in the order of the texts."""
-    if pooling not in POOLINGS:
-        raise UsageError(
-            f"the model's pooling is '{pooling}': Weft has {', '.join(POOLINGS)}. Use a model "
-            "with one of them."
-        )
-    pool, config = POOLINGS[pooling], client.engine.model.config
-    limit = min(config.max_cached_len, tokenizer.max_len or config.max_len)
-    rows = tokenizer.encode_batch(texts, max_len=limit)
+    pool, config = find_pooling(pooling), client.engine.model.config
+    rows = tokenizer.encode_batch(texts, max_len=max_embedded_len(config, tokenizer))
     vectors_BD = torch.zeros(len(rows), config.width)
-    for index, output in client.embeddings([row or [tokenizer.pad_id or 0] for row in rows]):
+    for index, output in client.embeddings([nonempty(row, tokenizer) for row in rows]):
         assert output.vectors_TD is not None, f"text {index} was not embedded"
-        vectors_BD[index] = F.normalize(pool(output.vectors_TD.float()), dim=-1).cpu()
+        vectors_BD[index] = pool_vectors(pool, output.vectors_TD)
         progress(1)
     return vectors_BD
 

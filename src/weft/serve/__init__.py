@@ -18,7 +18,8 @@
     call_readers    the texts of tool calls, read as they arrive
     json_scanner    JSON that arrives in parts, validated character by character
     streaming       server-sent events and JSON lines, with pings, errors and disconnects
-    responses       JSON responses
+    text_vectors    texts -> vectors of length 1, through the engine
+    responses       JSON responses, and the errors that routes declare
     api_errors      ApiError, and its body in each protocol
     protocols       the table of the files below
 
@@ -29,6 +30,7 @@ protocol, whole and streamed:
     openai_tools        tools in OpenAI's requests
     openai_chat         /v1/chat/completions
     openai_completions  /v1/completions
+    openai_embeddings   /v1/embeddings
     openai_models       /v1/models
     operations          /health, /ready, /version, /
 """

@@ -49,7 +49,8 @@ async def version() -> dict[str, str]:
     return {"version": __version__}
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
+@router.head("/", include_in_schema=False)
+@router.get("/")
 async def index(request: Request) -> Response:
     """The web page for browsers; for others what Ollama's clients look for."""
     page = request.app.state.index

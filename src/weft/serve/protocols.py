@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from weft.serve import openai_chat, openai_completions, openai_models, operations
+from weft.serve import (
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+    openai_models,
+    operations,
+)
 
 PROTOCOLS: dict[str, APIRouter] = {
     "openai chat": openai_chat.router,
     "openai completions": openai_completions.router,
+    "openai embeddings": openai_embeddings.router,
     "openai models": openai_models.router,
     "operations": operations.router,
 }

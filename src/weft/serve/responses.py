@@ -1,17 +1,88 @@
-"""JSON responses."""
+"""JSON responses, and the error responses that routes declare in OpenAPI.
+
+@router.post("/embeddings", responses=error_responses(404), response_model=EmbeddingList)
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import orjson
-from starlette.responses import Response
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
 
 
-class JsonResponse(Response):
-    """JSON by orjson, which is several times as fast as the standard library."""
-
-    media_type = "application/json"
+class JsonResponse(JSONResponse):
+    """JSON by orjson, which is several times as fast as the standard library. Writes NumPy arrays
+    as lists; float32 values with as many digits as they have."""
 
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content)
+        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+class OpenAIErrorFields(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIErrorBody(BaseModel):
+    """OpenAI's error object."""
+
+    error: OpenAIErrorFields
+
+
+class AnthropicErrorFields(BaseModel):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(BaseModel):
+    """Anthropic's error object."""
+
+    type: str
+    error: AnthropicErrorFields
+    request_id: str | None = None
+
+
+class ErrorSentence(BaseModel):
+    """The error object of Ollama and LibreTranslate."""
+
+    error: str
+
+
+ERROR_BODIES: dict[str, type[BaseModel]] = {
+    "openai": OpenAIErrorBody,
+    "anthropic": AnthropicErrorBody,
+    "ollama": ErrorSentence,
+    "libretranslate": ErrorSentence,
+}
+"""By protocol, as `api_errors.error_body` builds them."""
+
+STATUS_MEANINGS = {
+    400: "The request cannot be served; the sentence says why.",
+    401: "The API key is missing or not valid.",
+    403: "The server does not allow this.",
+    404: "There is no such model, or no such object of this API key.",
+    413: "The body is too large.",
+    415: "The content type is not application/json.",
+    429: "The server is busy; Retry-After says when to try again.",
+    503: "The model is being loaded, or the server is shutting down.",
+    504: "The request took longer than its timeout.",
+}
+
+
+def error_responses(*more: int, protocol: str = "openai") -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: the errors that all routes have, and more."""
+    body = ERROR_BODIES[protocol]
+    statuses = sorted({400, 401, 413, 429, 503, 504, *more})
+    declared: dict[int | str, dict[str, Any]] = {
+        status: {"model": body, "description": STATUS_MEANINGS[status]} for status in statuses
+    }
+    # `default` also replaces FastAPI's 422, which this server never sends
+    return {**declared, "default": {"model": body, "description": "Another error."}}
