@@ -11,6 +11,7 @@ eval                weft eval
 generate            weft generate
 info                weft info
 pull                weft pull
+serve               weft serve
 tokenize            weft tokenize
 train               weft train
 translate           weft translate

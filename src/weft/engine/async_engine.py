@@ -201,13 +201,14 @@ class AsyncEngine:
     def start(self) -> None:
         with self.start_lock:
             if self.thread is None:
-                self.thread = threading.Thread(
+                thread = threading.Thread(
                     target=run_thread,
                     args=(self.wakeups, weakref.ref(self)),
                     name="weft-engine",
                     daemon=True,  # `close_all` ends it at exit
                 )
-                self.thread.start()
+                thread.start()
+                self.thread = thread  # once it runs: `is_alive` may be asked at any time
 
     def add_all(self, submissions: Sequence[Submission]) -> None:
         """Engine thread: add requests. Repeating it changes nothing."""

@@ -1,5 +1,9 @@
 """The HTTP server. What holds for all protocols, in the order in which a request meets it:
 
+    server          sockets, signals, startup in the background, drain
+    sockets         listening sockets; who holds a port; sd_notify
+    model_names     names of served models
+    model_loading   settings -> a Service; models are loaded and warmed up
     app             the ASGI application: ids, API keys, limits, errors in each protocol's shape
     config          ServeConfig: the options of `weft serve`
     access          web pages must not use a server on the same machine unasked

@@ -2,13 +2,16 @@
 
 The Host header must be a known name, which defeats DNS rebinding; a request with a foreign Origin
 is refused unless `--cors` allows it; and the routes of OpenAI and Anthropic need the content type
-application/json, which a page cannot send to another origin without asking first.
+application/json, which a page cannot send to another origin without asking first. Pages of origins
+that `--cors` allows get the headers of CORS, on errors and preflight requests too.
 """
 
 from __future__ import annotations
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
 
 from weft.serve.api_errors import ApiError, protocol_of
 from weft.serve.context import HttpCall
@@ -28,16 +31,18 @@ def is_open(call: HttpCall) -> bool:
 def check_access(call: HttpCall) -> None:
     """Raise an ApiError for a request that a foreign web page may have caused."""
     config, headers = call.config, call.request.headers
-    host = host_of(headers.get("host", ""))
-    if config.is_loopback and host and not is_known(host, config.allowed_hosts):
+    host, is_foreign = host_of(headers.get("host", "")), is_other_origin(headers)
+    if config.is_loopback and host and not is_known(host, config.allowed_host):
         raise ApiError(
             403, f"the Host header is '{host[:100]}'. Use --allowed-host to allow this name."
         )
-    origin = headers.get("origin")
-    if origin and not is_same(origin, host) and not is_allowed(origin, config.cors):
+    origin = headers.get("origin", "")
+    if is_foreign and not is_allowed(origin, config.cors):
         raise ApiError(
             403, f"requests from {origin[:100]} are not allowed. Use --cors to allow this origin."
         )
+    if is_foreign:
+        call.response_headers.update(cors_headers(origin))
     if call.request.method == "POST" and protocol_of(call.request.url.path) in (
         "openai",
         "anthropic",
@@ -45,6 +50,24 @@ def check_access(call: HttpCall) -> None:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and headers.get("content-length", "1") != "0":
             raise ApiError(415, f"the content type is '{kind[:60]}'. Send application/json.")
+
+
+def cors_headers(origin: str) -> dict[str, str]:
+    """Let a page of this origin read the response, and send what the protocols need."""
+    return {
+        "access-control-allow-origin": origin,
+        "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
+        "access-control-allow-headers": "*, authorization",
+        "access-control-expose-headers": "*",
+        "access-control-max-age": "600",
+        "vary": "origin",
+    }
+
+
+def is_preflight(call: HttpCall) -> bool:
+    """Whether a browser asks if a page may send a request."""
+    headers = call.request.headers
+    return call.request.method == "OPTIONS" and "access-control-request-method" in headers
 
 
 def host_of(header: str) -> str:
@@ -63,9 +86,10 @@ def is_known(host: str, allowed: tuple[str, ...]) -> bool:
         return host.endswith(".localhost")
 
 
-def is_same(origin: str, host: str) -> bool:
-    """Whether a page comes from this server."""
-    return (urlsplit(origin).hostname or "") == host
+def is_other_origin(headers: Headers) -> bool:
+    """Whether the request is from a page of another server; another port is another server."""
+    origin = headers.get("origin")
+    return bool(origin) and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
 
 
 def is_allowed(origin: str, cors: tuple[str, ...]) -> bool:

@@ -37,6 +37,8 @@ class Caller:
 
 
 ANYONE = Caller()
+VARIABLE = "WEFT_API_KEY"
+"""The environment variable with one key, which is also the name of that key."""
 
 
 class ApiKeys:
@@ -55,20 +57,14 @@ class ApiKeys:
     @classmethod
     def from_file(cls, path: Path) -> ApiKeys:
         """Read lines `name = key`."""
-        keys: dict[str, str] = {}
-        for number, line in enumerate(read_text(path).splitlines(), 1):
-            text = line.partition("#")[0].strip() if line.lstrip().startswith("#") else line.strip()
-            if not text:
-                continue
-            name, equals, key = (part.strip() for part in text.partition("="))
-            if not (name and equals and key):
-                raise DataError("a line must be `name = key`. Correct it.", path, number)
-            if name in keys or key in keys.values():
-                raise DataError(f"the name or key of '{name}' occurs twice.", path, number)
-            keys[name] = key
-        if not keys:
-            raise DataError("it has no key. Add lines `name = key`.", path)
-        return cls(keys)
+        return cls(read_keys(path))
+
+    @classmethod
+    def configured(cls, path: Path | None, environ: Mapping[str, str]) -> ApiKeys:
+        """The keys of a file, and WEFT_API_KEY of the environment as one more."""
+        keys = {} if path is None else read_keys(path)
+        one = environ.get(VARIABLE, "").strip()
+        return cls(keys if not one or one in keys.values() else {**keys, VARIABLE: one})
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """The caller of a request; an ApiError 401 if its key is missing or wrong."""
@@ -89,6 +85,23 @@ class ApiKeys:
         if found is None:
             raise ApiError(401, "the API key is not valid.", code="invalid_api_key")
         return found
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """name -> key of the lines `name = key`; a line that begins with # is a comment."""
+    keys: dict[str, str] = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, key = (part.strip() for part in line.partition("="))
+        if not (name and equals and key):
+            raise DataError("a line must be `name = key`. Correct it.", path, number)
+        if name in keys or key in keys.values():
+            raise DataError(f"the name or key of '{name}' occurs twice.", path, number)
+        keys[name] = key
+    if not keys:
+        raise DataError("it has no key. Add lines `name = key`.", path)
+    return keys
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:

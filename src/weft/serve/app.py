@@ -10,9 +10,11 @@ and one traceback in the log.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from fastapi import APIRouter, FastAPI
@@ -25,14 +27,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft import __version__
-from weft.serve.access import check_access, is_open
+from weft.core.errors import WeftError
+from weft.serve.access import check_access, is_open, is_preflight
 from weft.serve.api_errors import ApiError, api_error, error_body, error_status
 from weft.serve.api_keys import ANYONE
 from weft.serve.bodies import validation_message
 from weft.serve.context import HttpCall, RequestRecord, Service
 from weft.serve.protocols import PROTOCOLS
 from weft.serve.responses import JsonResponse
-from weft.serve.streaming import ClientGoneError
+from weft.serve.served_model import NotLoadedError
+from weft.serve.streaming import ClientGoneError, until_gone
 
 log = logging.getLogger(__name__)
 
@@ -75,16 +79,22 @@ class CallMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request = Request(scope, LimitedBody(receive, self.service.config.max_body).receive)
+        is_kept = self.service.models.is_on_demand
+        body = LimitedBody(receive, self.service.config.max_body, is_kept)
+        request = Request(scope, body.receive)
         record = RequestRecord(request_id_of(request.headers), scope["path"])
         sender = Sender(send, record)
         self.service.num_active += 1
         try:
-            call = HttpCall(request, self.service, record.id, ANYONE, record=record)
-            scope["weft.call"] = call
+            call = HttpCall(
+                request, self.service, record.id, ANYONE, self.service.config.timeout, record
+            )
+            scope["weft.call"], sender.headers = call, call.response_headers
             self.enter(call)
-            sender.headers = call.response_headers
-            await self.app(scope, request.receive, sender.send)
+            if is_preflight(call):
+                await Response(status_code=204)(scope, request.receive, sender.send)
+                return
+            await self.run(call, body, sender)
         except ClientGoneError:
             record.disconnected()
         except Exception as error:
@@ -94,6 +104,20 @@ class CallMiddleware:
             record.ended_at = time.monotonic()
             for sink in self.service.sinks:
                 sink(record)
+
+    async def run(self, call: HttpCall, body: LimitedBody, sender: Sender) -> None:
+        """Call the route. If its model has to be loaded first, load it and call the route again,
+        with the same body."""
+        scope = call.request.scope
+        original = dict(scope)
+        while True:
+            try:
+                return await self.app(scope, body.receive, sender.send)
+            except NotLoadedError as missing:
+                await load_on_demand(call, missing.name)
+                body.replay()
+                scope.clear()
+                scope.update(original)
 
     def enter(self, call: HttpCall) -> None:
         """Check who calls, from where, and whether requests are accepted."""
@@ -130,6 +154,20 @@ class CallMiddleware:
         await response({"type": "http", "method": "GET"}, receive, sender.send)
 
 
+async def load_on_demand(call: HttpCall, name: str) -> None:
+    """Load a model in a thread; an ApiError 503 or 504 if that fails or takes too long."""
+    loading = asyncio.to_thread(call.service.models.load_model, name)
+    try:
+        async with asyncio.timeout_at(call.deadline):
+            await until_gone(call, loading)
+    except WeftError as error:
+        raise ApiError(503, f"model '{name}' cannot be loaded: {error}") from None
+    except TimeoutError:
+        raise ApiError(
+            504, f"loading model '{name}' took longer than {call.timeout:g} s. Try again."
+        ) from None
+
+
 def error_of(error: Exception) -> ApiError | None:
     """The answer to an exception that the caller has caused; None for a fault of the server."""
     if isinstance(error, (RequestValidationError, ValidationError)):
@@ -160,18 +198,28 @@ def request_id_of(headers: Headers) -> str:
 
 
 class LimitedBody:
-    """Counts the bytes of a body without a length."""
+    """Counts the bytes of a body without a length, and can repeat them if they are kept."""
 
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self.inner, self.limit, self.size = receive, limit, 0
+    def __init__(self, receive: Receive, limit: int, is_kept: bool = False) -> None:
+        self.inner, self.limit, self.size, self.is_kept = receive, limit, 0, is_kept
+        self.messages: list[Message] = []
+        self.repeated: deque[Message] = deque()
 
     async def receive(self) -> Message:
+        if self.repeated:
+            return self.repeated.popleft()
         message = await self.inner()
         if message["type"] == "http.request":
             self.size += len(message.get("body", b""))
             if self.size > self.limit:
                 raise too_large(self.limit)
+            if self.is_kept:
+                self.messages.append(message)
         return message
+
+    def replay(self) -> None:
+        """Let the next reader begin with the first message."""
+        self.repeated = deque(self.messages)
 
 
 class Sender:

@@ -1,44 +1,71 @@
-"""Settings of the server (`ServeConfig`): options of `weft serve`, a TOML file, WEFT_SERVE_*."""
+"""Settings of the server (`ServeConfig`): options of `weft serve`, WEFT_SERVE_*, a TOML file.
+
+    serve_settings({"port": 8001}, os.environ, Path("serve.toml"))
+
+Names are the same everywhere: option --max-queued, variable WEFT_SERVE_MAX_QUEUED, line
+`max_queued = 64`. An option wins over the environment, the environment over the file. In the
+environment, several values are separated by commas, and tables are NAME=VALUE. API keys are not
+settings: see api_keys.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import Field
+from pydantic.fields import FieldInfo
 
-from weft.core.config import Config
-from weft.core.errors import Problem
+from weft.core.config import Config, read_settings
+from weft.core.errors import Problem, UsageError
+from weft.sampling.params import SamplingParams
 
 MIB = 2**20
+VARIABLE = "WEFT_SERVE_"
+"""Prefix of the environment variables."""
 
 
 class ServeConfig(Config):
     """Defaults suit one machine and its own programs."""
 
+    models: tuple[str, ...] = ()
+    """MODEL or NAME=MODEL; none: all pulled models, each loaded at its first request."""
+    alias: dict[str, str] = {}
+    """Another name of a model, as NAME=MODEL; gpt-4o=smollm2 for programs with a fixed name."""
     host: str = "127.0.0.1"
-    """Address to listen on. Other than loopback addresses need API keys or no_auth."""
+    """Address to listen on. Other than loopback addresses need API keys or --no-auth."""
     port: int = Field(8000, ge=0, le=65535)
     """TCP port; 0: any free one."""
     uds: str | None = None
     """Path of a Unix socket to listen on instead."""
-    lenient: bool = False
-    """Accept unknown fields on OpenAI's and Anthropic's routes, with a warning header."""
-    look: bool = False
-    """Allow attention weights and traces on addresses other than loopback."""
+    tls_cert: str | None = None
+    """File with the TLS certificate chain (PEM): serves https."""
+    tls_key: str | None = None
+    """File with its private key (PEM)."""
+    api_keys: str | None = None
+    """File with lines `name = key`. WEFT_API_KEY in the environment is one more key."""
     no_auth: bool = False
     """Serve addresses other than loopback without API keys."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Further names in the Host header, as of a proxy."""
     cors: tuple[str, ...] = ()
-    """Origins of web pages that may call the server; *: all."""
+    """Origin of web pages that may call the server, such as https://example.org; *: all."""
+    allowed_host: tuple[str, ...] = ()
+    """Further name in the Host header, as of a proxy."""
+    look: bool = False
+    """Allow attention weights and traces on addresses other than loopback."""
+    lenient: bool = False
+    """Accept unknown fields on OpenAI's and Anthropic's routes, with a warning header."""
+    keep_billing_header: bool = False
+    """Keep lines `x-anthropic-...:` at the beginning of system prompts, which change with every
+    request and so defeat the prefix cache."""
     max_body: int = Field(16 * MIB, ge=1)
     """Bytes of a request body."""
     timeout: float = Field(600.0, gt=0)
     """Seconds until a request is cancelled; the header x-request-timeout lowers it."""
     max_queued: int = Field(1024, ge=1)
-    """Requests that may wait; more are answered with 429."""
+    """Requests that may wait; more are answered with 429. n samples count n times."""
     max_queue_seconds: float = Field(30.0, gt=0)
     """Seconds of prompt computation that may wait, by the measured rate."""
     max_concurrent: int | None = Field(None, ge=1)
@@ -49,13 +76,29 @@ class ServeConfig(Config):
     """Seconds that running requests have to finish after SIGTERM."""
     ping_seconds: float = Field(15.0, gt=0)
     """Seconds between two pings of a stream without tokens."""
-    keep_billing_header: bool = False
-    """Keep lines `x-anthropic-...:` at the beginning of system prompts, which change with every
-    request and so defeat the prefix cache."""
-    metrics_prefix: str = "vllm"
-    """Prefix of the names of the metrics."""
+    cache: Literal["auto"] | Annotated[float, Field(ge=0, le=65536)] = "auto"
+    """KV cache of all models in GiB; auto: half of the available memory; 0: nothing is kept between
+    requests."""
+    activations: Literal["float32", "int8"] = "float32"
+    """float32, or int8: faster with quantized weights, not exact."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    threads: int | None = Field(None, ge=1, le=1024)
+    """CPU threads; default: one per available core."""
+    max_model_len: int | None = Field(None, ge=2)
+    """Prompt and new tokens together, if lower than the model's own limit."""
+    tool_format: str | None = None
+    """How the model writes tool calls; default: found by its chat template."""
+    chat_template: str | None = None
+    """File with a Jinja chat template that replaces the model's own."""
     defaults: dict[str, Any] = {}
-    """Sampling parameters for requests that leave them out."""
+    """Sampling parameter for requests that leave it out, such as temperature=0.7."""
+    metrics_prefix: str = "vllm"
+    """Prefix of the names of the metrics: vllm or weft."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """debug, info (one line per request), warning or error."""
+    log_format: Literal["text", "json"] = "text"
+    """text (key=value) or json."""
 
     @property
     def is_loopback(self) -> bool:
@@ -74,3 +117,59 @@ class ServeConfig(Config):
                 "and _. Use vllm or weft.",
                 ("metrics_prefix",),
             )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            yield Problem(
+                f"tls_cert is {self.tls_cert} and tls_key is {self.tls_key}: both are needed for "
+                "https. Set both or none.",
+                ("tls_cert", "tls_key"),
+            )
+        SamplingParams.from_dict(self.defaults, "defaults")
+
+
+def serve_settings(
+    options: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None
+) -> ServeConfig:
+    """The settings from all sources; options that are None or empty were not set."""
+    values = {} if file is None else read_settings(file)
+    for name in ServeConfig.model_fields:
+        text = environ.get(VARIABLE + name.upper())
+        if text:
+            values[name] = read_value(name, text)
+    for name, value in options.items():
+        if value not in (None, [], ()):
+            values[name] = read_value(name, value)
+    return ServeConfig.from_dict(values, "settings of the server")
+
+
+def read_value(name: str, value: Any) -> Any:
+    """The value of a field from texts: 'a,b' or ['a', 'b'] for several, ['k=v'] for a table."""
+    kind = container(ServeConfig.model_fields[name])
+    if kind is None:
+        return value
+    texts = [part.strip() for part in value.split(",")] if isinstance(value, str) else list(value)
+    return tuple(texts) if kind is tuple else read_table(name, texts)
+
+
+def container(info: FieldInfo) -> type | None:
+    """tuple or dict for a field with several values; None for others."""
+    origin = get_origin(info.annotation)
+    return origin if origin in (tuple, dict) else None
+
+
+def read_table(name: str, texts: Sequence[str]) -> dict[str, Any]:
+    """['temperature=0.7'] -> {'temperature': 0.7}; names of models stay texts."""
+    table: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            example = "temperature=0.7" if name == "defaults" else "gpt-4o=smollm2"
+            raise UsageError(f"{name} is '{text}': it must be NAME=VALUE, such as {example}.")
+        table[key] = json_or_text(value) if name == "defaults" else value
+    return table
+
+
+def json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

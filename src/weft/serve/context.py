@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from fastapi import Depends
 from starlette.requests import Request
 
+from weft.engine.async_engine import AsyncEngine
 from weft.engine.request import RequestOutput
 from weft.serve.api_errors import ApiError
 from weft.serve.api_keys import ANYONE, ApiKeys, Caller
@@ -110,6 +111,19 @@ class Service:
                 return f"the engine of model '{served.name}' has stopped"
         return None
 
+    def end_requests(self, reason: str) -> None:
+        """End all requests of the engines with an error."""
+
+        def end_all(engine: AsyncEngine) -> None:
+            ids = list(engine.receivers)
+            engine.end_requests(reason)
+            for request_id in ids:
+                engine.remove(request_id)
+
+        for served in list(self.models.models.values()):
+            if served.engine.is_alive:
+                served.engine.post(end_all)
+
 
 @dataclass
 class HttpCall:
@@ -119,7 +133,7 @@ class HttpCall:
     service: Service
     id: str
     caller: Caller = ANYONE
-    timeout: float = 600.0
+    timeout: float = ServeConfig.model_fields["timeout"].default
     record: RequestRecord = field(default_factory=lambda: RequestRecord(""))
     response_headers: dict[str, str] = field(default_factory=dict)
     """Headers that the route adds to its response."""

@@ -3,9 +3,9 @@
     models = ModelRegistry({"smollm2": "smollm2", "dates": "runs/demo"}, load, {"gpt-4o": "dates"})
     models.get("smollm2")           a ServedModel; ApiError 404 or 503 if there is none
 
-A name is the last component of a path without suffix or `@...`. Names with `:latest`, as Ollama's
-clients send them, are the same. Loading takes place in a thread; while a model loads, requests for
-it are answered with 503 and what is loading.
+Names with `:latest`, as Ollama's clients send them, are the same as without. Loading takes place in
+a thread. While the models of the command line load, requests for them are answered with 503 and
+what is loading; a request for a model that is loaded on demand waits for it (app.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from weft.core.errors import UsageError, WeftError
@@ -35,6 +34,14 @@ Loader = Callable[[str], LoadedModel]
 """A path or name -> a model that is ready to serve. Raises a WeftError."""
 
 
+class NotLoadedError(Exception):
+    """The model of a request is loaded on demand, and is not loaded yet."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 class ServedModel:
     """A loaded model under a name."""
 
@@ -45,10 +52,13 @@ class ServedModel:
         tool_format: str | None = None,
         defaults: Mapping[str, Any] | None = None,
         created: int | None = None,
+        max_len: int | None = None,
     ) -> None:
         """`tool_format`: a name in TOOL_FORMATS, None: found by the chat template. `defaults`:
-        sampling keywords for requests that leave them out."""
+        sampling keywords for requests that leave them out. `max_len`: lower than the model's."""
         self.name, self.loaded = name, loaded
+        self.max_len = checked_len(name, max_len, loaded.model.config.max_cached_len)
+        """Prompt and new tokens together."""
         self.defaults = dict(defaults or {})
         self.created = int(time.time()) if created is None else created
         """Seconds since 1970, as OpenAI's list of models has them."""
@@ -75,11 +85,6 @@ class ServedModel:
         return self.loaded.tokenizer
 
     @property
-    def max_len(self) -> int:
-        """Prompt and new tokens together."""
-        return self.loaded.model.config.max_cached_len
-
-    @property
     def can_chat(self) -> bool:
         return self.kind == "decoder" and self.loaded.checkpoint.chat_template is not None
 
@@ -94,6 +99,16 @@ class ServedModel:
             )
 
 
+def checked_len(name: str, asked: int | None, limit: int) -> int:
+    """The context length; a UsageError if more is asked for than the model has."""
+    if asked is not None and asked > limit:
+        raise UsageError(
+            f"max_model_len is {asked}, but the limit of model '{name}' is {limit}. Use at most "
+            "that."
+        )
+    return asked or limit
+
+
 class ModelRegistry:
     """The models of one server. Thread-safe."""
 
@@ -103,8 +118,11 @@ class ModelRegistry:
         load: Loader,
         aliases: Mapping[str, str] | None = None,
         make: Callable[[str, LoadedModel], ServedModel] = ServedModel,
+        is_on_demand: bool = False,
     ) -> None:
-        """`paths`: name -> what `weft.load` takes; `aliases`: another name -> name."""
+        """`paths`: name -> what `weft.load` takes; `aliases`: another name -> name.
+        `is_on_demand`: a model is loaded at its first request."""
+        self.is_on_demand = is_on_demand
         self.paths, self.aliases = dict(paths), dict(aliases or {})
         self.load, self.make = load, make
         self.models: dict[str, ServedModel] = {}
@@ -125,8 +143,8 @@ class ModelRegistry:
 
     @property
     def loading(self) -> list[str]:
-        """Names of models that are not loaded yet."""
-        return [name for name in self.paths if name not in self.models]
+        """Names of models that are not loaded yet, and will be without a request."""
+        return [] if self.is_on_demand else [name for name in self.paths if name not in self.models]
 
     def load_all(self) -> None:
         """Load every model, one after another. Raises the WeftError of one that fails."""
@@ -164,9 +182,11 @@ class ModelRegistry:
         )
 
     def get(self, name: str | None) -> ServedModel:
-        """The model that a request means, which is loaded."""
+        """The model that a request means, which is loaded. A NotLoadedError if it has to be."""
         resolved = self.resolve(name)
         if resolved not in self.models:
+            if self.is_on_demand:
+                raise NotLoadedError(resolved)
             reason = self.failures.get(resolved, "it is being loaded. Try again in some seconds.")
             headers = {} if resolved in self.failures else {"retry-after": "2"}
             raise ApiError(503, f"model '{resolved}' is not ready: {reason}", headers=headers)
@@ -176,28 +196,3 @@ class ModelRegistry:
         """End the engine threads."""
         for served in self.models.values():
             served.loaded.close()
-
-
-def served_name(model: str) -> str:
-    """The name under which a model is served: runs/demo@best -> demo, a/b.gguf -> b."""
-    last = Path(model.rstrip("/")).name or model
-    if not Path(model).exists():
-        last = last.partition("@")[0]
-    return last.removesuffix(".gguf") or last
-
-
-def parse_models(models: list[str]) -> dict[str, str]:
-    """Arguments of `weft serve`, `MODEL` or `NAME=MODEL` -> {name: model}."""
-    paths: dict[str, str] = {}
-    for argument in models:
-        name, equals, path = argument.partition("=")
-        if not equals or Path(argument).exists():
-            name, path = served_name(argument), argument
-        if not name or not path:
-            raise UsageError(f"'{argument}' is not NAME=MODEL. Use for example demo=runs/demo.")
-        if name in paths:
-            raise UsageError(
-                f"two models have the name '{name}'. Give them names: NAME=MODEL, NAME=MODEL."
-            )
-        paths[name] = path
-    return paths

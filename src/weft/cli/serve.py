@@ -1,0 +1,157 @@
+"""`weft serve`: serve models over HTTP.
+
+The options are derived from the fields of ServeConfig: a new field there is an option, a variable
+WEFT_SERVE_* and a name in the file of --config without a change here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from weft.cli.option_groups import OptionGroup, keyword, with_groups
+from weft.cli.options import option
+from weft.cli.output import status
+from weft.core.errors import UsageError
+from weft.core.openmp import cpu_threads
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from weft.serve.config import ServeConfig
+
+LIBRARIES = ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client")
+"""What the extra `serve` installs."""
+
+METAVARS = {
+    "uds": "PATH",
+    "tls_cert": "FILE",
+    "tls_key": "FILE",
+    "api_keys": "FILE",
+    "chat_template": "FILE",
+    "cache": "GIB",
+    "activations": "TEXT",
+}
+
+
+@dataclass(frozen=True)
+class ServeOptions(OptionGroup):
+    """One option for each field of ServeConfig but `models`. None: not set."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def fields(cls) -> dict[str, FieldInfo]:
+        from weft.serve.config import ServeConfig
+
+        fields = dict(ServeConfig.model_fields)
+        del fields["models"]
+        return fields
+
+    @classmethod
+    def parameters(cls) -> Iterator[Parameter]:
+        for name, one in cls.fields().items():
+            yield keyword(name, None, option_annotation(name, one))
+
+    @classmethod
+    def collect(cls, arguments: dict[str, Any]) -> Self:
+        return cls({name: arguments.pop(name) for name in cls.fields()})
+
+
+def option_annotation(name: str, one: FieldInfo) -> Any:
+    """The annotation that makes typer read a field as text; ServeConfig checks it."""
+    from weft.serve.config import container
+
+    kind = container(one)
+    if one.annotation is bool:
+        return Annotated[bool | None, typer.Option(option(name), help=one.description)]
+    if kind is not None:
+        info = typer.Option(
+            option(name),
+            metavar="NAME=VALUE" if kind is dict else "TEXT",
+            help=f"{one.description} May be repeated.",
+        )
+        return Annotated[list[str] | None, info]
+    default = False if one.default is None else str(one.default)
+    kinds = str(one.annotation)
+    metavar = METAVARS.get(name, "NUMBER" if "int" in kinds or "float" in kinds else "TEXT")
+    info = typer.Option(option(name), metavar=metavar, help=one.description, show_default=default)
+    return Annotated[str | None, info]
+
+
+@with_groups
+def command(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL | NAME=MODEL]...",
+            help="Model folders, .gguf files or names; none: all pulled models.",
+        ),
+    ] = None,
+    *,
+    options: ServeOptions,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file with the same names.")
+    ] = None,
+    workers: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Serve models over HTTP, for programs that use OpenAI's, Anthropic's or Ollama's API.
+
+    \b
+    Example:
+      weft serve runs/demo
+      weft serve smollm2 dates=runs/demo --port 8080 --alias gpt-4o=smollm2
+      weft serve --config serve.toml --log-format json
+      curl http://127.0.0.1:8000/v1/models
+
+    Each option can also be set as a variable, WEFT_SERVE_PORT=8080, or in the file of --config,
+    port = 8080. An option wins over a variable, a variable over the file. See docs/serve.md.
+    """
+    if workers is not None:
+        raise UsageError(
+            f"--workers is {workers}: one process serves all requests of its models, with all "
+            "cores. To use several machines, see docs/scale.md."
+        )
+    check_libraries()
+    from weft.serve.config import serve_settings
+
+    given = {**options.values, "models": models}
+    run(serve_settings(given, os.environ, config))
+
+
+def check_libraries() -> None:
+    """Raise a UsageError if a library of the extra `serve` is missing."""
+    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"weft serve needs {', '.join(missing)}, which is not installed. Install it with: pip "
+            "install 'weft[serve]'"
+        )
+
+
+def run(config: ServeConfig) -> None:
+    """Serve until a signal."""
+    from weft.serve.api_keys import ApiKeys
+    from weft.serve.model_names import check_exists, parse_models, pulled_models
+    from weft.serve.server import HttpServer
+
+    paths = parse_models(config.models) or pulled_models()
+    if not paths:
+        raise UsageError(
+            "no model is named, and none is installed. Name one, as in `weft serve runs/demo`, or "
+            "install one with `weft pull smollm2`."
+        )
+    for model in paths.values():
+        check_exists(model)
+    keys = ApiKeys.configured(
+        None if config.api_keys is None else Path(config.api_keys), os.environ
+    )
+    with cpu_threads(config.threads):
+        HttpServer(config, paths, keys, status, not config.models).run_until_stopped()

@@ -1,0 +1,116 @@
+"""Settings of the server -> a Service, whose models are loaded and warmed up one after another.
+
+Imports torch, so server.py imports this module in a thread, after it has begun to listen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from weft.checkpoint.hub import resolve
+from weft.core.config import read_text
+from weft.core.memory import available_memory
+from weft.core.registry import pick
+from weft.engine.config import EngineConfig
+from weft.engine.loaded_model import LoadedModel, load
+from weft.engine.memory_budget import AUTO_SHARE, GIB, weight_bytes
+from weft.engine.request_builder import GenerationOptions
+from weft.engine.worker_pool import freeze_gc
+from weft.serve.api_keys import ApiKeys
+from weft.serve.config import ServeConfig
+from weft.serve.context import Service
+from weft.serve.limits import Limits
+from weft.serve.served_model import ModelRegistry, ServedModel
+from weft.serve.tool_formats import TOOL_FORMATS
+
+log = logging.getLogger(__name__)
+
+MIN_CACHE_GIB = 0.0625
+WARM_UP_TOKENS = 8
+"""Fewer than a page, so that the warm-up leaves nothing in the prefix cache."""
+
+
+def build_service(
+    config: ServeConfig, paths: Mapping[str, str], keys: ApiKeys, is_on_demand: bool = False
+) -> Service:
+    """The state of a server whose models are not loaded yet."""
+    if config.tool_format is not None:
+        pick(TOOL_FORMATS, config.tool_format, "tool format")
+    engine = engine_config(config, paths)
+    template = None if config.chat_template is None else read_text(Path(config.chat_template))
+
+    def load_one(model: str) -> LoadedModel:
+        loaded = load(model, config.device, engine=engine)
+        if template is None:
+            return loaded
+        return LoadedModel(replace(loaded.checkpoint, chat_template=template), engine)
+
+    def make(name: str, loaded: LoadedModel) -> ServedModel:
+        served = ServedModel(
+            name, loaded, config.tool_format, config.defaults, max_len=config.max_model_len
+        )
+        warm_up(served)
+        return served
+
+    registry = ModelRegistry(paths, load_one, config.alias, make, is_on_demand)
+    return Service(registry, config, keys, Limits(config.max_queued, config.max_queue_seconds))
+
+
+def engine_config(config: ServeConfig, paths: Mapping[str, str]) -> EngineConfig:
+    """The settings of each engine: models have equal shares of the cache."""
+    prefix_cache = "none" if config.cache == 0 else "radix"
+    return EngineConfig(
+        cache_gib=cache_share(config.cache, paths),
+        prefix_cache=prefix_cache,
+        activations=config.activations,
+    )
+
+
+def cache_share(cache: float | str, paths: Mapping[str, str]) -> float | str:
+    """GiB of each model's cache."""
+    if isinstance(cache, str):
+        if len(paths) == 1:
+            return cache
+        limit, weights = available_memory(), sum(weight_bytes(resolve(one)) for one in paths)
+        free = GIB * len(paths) if limit is None else AUTO_SHARE * (limit.available - weights)
+        return max(MIN_CACHE_GIB, free / GIB / len(paths))
+    return cache / len(paths) if cache else 1.0
+
+
+def load_models(service: Service, report: Callable[[str], None]) -> None:
+    """Load the models that are not loaded on demand; raises the WeftError of one that cannot be."""
+    for name in service.models.loading:
+        begin = time.perf_counter()
+        service.models.load_model(name)
+        report(f"loaded {name} in {time.perf_counter() - begin:.1f} s")
+    freeze_gc()
+
+
+def warm_up(served: ServedModel) -> None:
+    """One forward pass or two: threads start, memory is assigned, weights are packed."""
+    loaded = served.loaded
+    if served.kind == "decoder":
+        ids = [0] * min(WARM_UP_TOKENS, served.max_len - 1)
+        for _ in loaded.stream(ids, GenerationOptions(max_tokens=1)):
+            pass
+    elif served.kind == "encoder-decoder":
+        loaded.translate(["a"], max_tokens=1)
+    else:
+        loaded.embed(["a"])
+
+
+def describe_models(service: Service) -> list[str]:
+    """One line for each loaded model."""
+    lines = []
+    for name, served in service.models.models.items():
+        cache = served.engine.engine.kv_cache.pool.num_usable
+        size = served.loaded.engine_config.page_size
+        lines.append(
+            f"{name}: {served.kind}, context length {served.max_len:,}, cache for "
+            f"{cache * size:,} tokens"
+        )
+    return lines
