@@ -12,6 +12,7 @@ The packages, in the order of the data flow:
     checkpoint/ models <-> files: Weft folders, Hugging Face folders, GGUF
     training/   a recipe and text files -> a model
     engine/     inference: requests, scheduler, model runner, sampling, beam search
+    serve/      HTTP: the protocols of OpenAI, Anthropic, Ollama and LibreTranslate
     look/       attention weights and their views
     demo/       the built-in task: dates in 30 languages -> ISO dates
     bench/      benchmarks, compared with other systems
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from weft.core.forward_batch import ForwardBatch as ForwardBatch
     from weft.engine.client import Completion as Completion
     from weft.engine.client import Translation as Translation
+    from weft.engine.async_engine import AsyncEngine as AsyncEngine
     from weft.engine.config import EngineConfig as EngineConfig
     from weft.engine.engine import Engine as Engine
     from weft.engine.loaded_model import LoadedModel as LoadedModel
@@ -59,6 +61,7 @@ prepare_openmp()  # before torch is imported, which reads the environment once
 __version__ = "0.1.0.dev0"
 
 PUBLIC = {
+    "AsyncEngine": "weft.engine.async_engine",
     "Completion": "weft.engine.client",
     "ConfigError": "weft.core.errors",
     "DataError": "weft.core.errors",

@@ -27,7 +27,7 @@ from weft.engine.client import Completion, EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
-from weft.engine.request import GenerationRequest
+from weft.engine.request import GenerationRequest, RequestOutput
 from weft.models.transformer import EncoderDecoder
 from weft.sampling.params import SamplingParams
 
@@ -132,11 +132,19 @@ class MixedRequests:
         elif kind == "search":
             requests = [self.request(width=self.rng.choice([1, 3])) for _ in requests]
             results = self.use(self.client.search(requests))
-            found = {index: [one.ids for one in best] for index, best in results or ()}
+            found = {
+                index: [one.ids for one in output.hypotheses]
+                for index, output in results or ()
+                if self.has_not_failed(output)
+            }
             self.compare(found, requests)
         else:
             completed = self.use(self.client.completions(requests))
             self.compare({i: parts_of(one) for i, one in enumerate(completed or ())}, requests)
+
+    def has_not_failed(self, output: RequestOutput) -> bool:
+        self.num_failed += output.error is not None
+        return output.error is None
 
     def use(self, iterator: Iterator[Any]) -> list[Any] | None:
         """All results, or None if the iterator was left early: closed, dropped or kept."""
@@ -155,8 +163,9 @@ class MixedRequests:
         for index, result in found.items():
             request = requests[index]
             if request.beam is not None:
-                ((_, best),) = self.alone.search([request])
-                assert result == [one.ids for one in best], f"{request} differs from alone"
+                ((_, output),) = self.alone.search([request])
+                expected = [one.ids for one in output.hypotheses]
+                assert result == expected, f"{request} differs from alone"
             else:
                 (completions,) = self.alone.completions([request])
                 assert result == parts_of(completions), f"{request} differs from alone"

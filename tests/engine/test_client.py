@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.engine.tiny import tiny, tiny_folder
-from weft.core.errors import ConfigError, UsageError
+from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
 from weft.engine.config import EngineConfig
 from weft.engine.loaded_model import LoadedModel, check_model, load
@@ -128,6 +128,47 @@ def test_translations_are_drawn_where_sampling_is_asked_for(translator):
     assert len(several) == 5 and scores == sorted(scores, reverse=True)
     with pytest.raises(UsageError, match="beam is 3, but temperature requests sampling"):
         translator.translate(texts, beam=3, temperature=1.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 3}, {"temperature": 1.0, "seed": 1}])
+def test_a_text_that_fails_does_not_lose_the_others(options):
+    translator = LoadedModel(tiny())
+    texts = ["the cat", "two apples", "a dog ate"]
+    expected = translator.translate_scored(texts, **options)
+    bad = tuple(translator.tokenizer.encode(texts[1]))
+    run = translator.client.engine.runner.run
+
+    def run_plan(plan, chooser):
+        if any(chunk.request.source == bad for chunk in plan.chunks):
+            raise RuntimeError("a bad source")
+        return run(plan, chooser)
+
+    translator.client.engine.runner.run = run_plan
+    first, failed, last = translator.translate_scored(texts, **options)
+    assert [first, last] == [expected[0], expected[2]]
+    assert "a bad source" in failed.error and failed.text == "" and failed.score is None
+    with pytest.raises(DataError, match="1 of 3 texts failed, the first is text 1: .*bad source"):
+        translator.translate(texts, **options)
+    with pytest.raises(DataError, match="the request failed in an engine step.*bad source"):
+        translator.translate_scored(texts[1:2], **options)
+
+
+def test_a_source_that_is_rejected_does_not_lose_the_others(monkeypatch):
+    translator = LoadedModel(tiny())
+    texts = ["the cat", "two apples"]
+    build = translator.request_builder.beam_search
+
+    def beam_search(source, max_tokens, beam):
+        if list(source) == translator.tokenizer.encode(texts[1]):
+            raise UsageError("id 999 is beyond the model.")
+        return build(source, max_tokens, beam)
+
+    monkeypatch.setattr(translator.request_builder, "beam_search", beam_search)
+    first, failed = translator.translate_scored(texts)
+    assert first.text == translator.translate(texts[:1])[0]
+    assert failed.error == "id 999 is beyond the model."
+    with pytest.raises(UsageError, match="id 999"):
+        translator.translate(texts[1:])
 
 
 @torch.no_grad()

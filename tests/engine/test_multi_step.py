@@ -13,7 +13,7 @@ from tests.engine import test_engine
 from tests.engine.test_engine import MODELS, SMALL
 from weft.core.errors import DataError, UsageError
 from weft.engine.beam_search import BeamConfig, Hypothesis
-from weft.engine.client import EngineClient
+from weft.engine.client import EngineClient, check_output
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest
@@ -54,7 +54,8 @@ def make(like: str | Engine, **config: Any) -> Engine:
 
 
 def search(engine: Engine, requests: list[GenerationRequest]) -> list[list[Hypothesis]]:
-    result = dict(EngineClient(engine).search(requests))
+    found = EngineClient(engine).search(requests)
+    result = {index: check_output(output).hypotheses for index, output in found}
     audit(engine.scheduler.state)
     return [result[place] for place in range(len(requests))]
 

@@ -24,7 +24,7 @@ from weft.cli.options import (
     ready_model,
 )
 from weft.cli.output import print_json, progress, status
-from weft.core.errors import UsageError
+from weft.core.errors import DataError, UsageError
 from weft.sampling.params import SamplingKeywords, SamplingParams
 
 if TYPE_CHECKING:
@@ -117,15 +117,21 @@ def command(
     translator.tokenizer.report.has_warned = True
     keywords: SamplingKeywords = sampling.keywords if temperature > 0 else {}
     with worker_pool(workers, model, device, engine) as pool:
-        search, first = (n_best, beam, length_penalty, max_tokens), 1
+        search, first, num_failed = (n_best, beam, length_penalty, max_tokens), 1, 0
         for lines in line_groups(file):
             # print after the bar is closed: on a terminal it would redirect the output to stderr
             with progress("translating", len(lines)) as step:
                 translations = translator.translate_best(lines, *search, step, pool, **keywords)
             print_chunk(lines, translations, first if n_best > 1 else None, json)
             warn_unknown_ids(translations, first, translator.tokenizer.target.vocab_size)
+            num_failed += report_failed(translations, first)
             first += len(lines)
     warn_truncated(translator)
+    if num_failed:
+        raise DataError(
+            f"{num_failed} of {first - 1} lines could not be translated: see above. The others "
+            "were printed."
+        )
 
 
 def line_groups(file: str) -> Iterator[list[str]]:
@@ -203,12 +209,22 @@ def translation_object(
     source: str, best: list[Translation], has_several: bool = False
 ) -> dict[str, Any]:
     results = [{"translation": one.text, "score": one.score} for one in best]
+    if best[0].error is not None:
+        results[0]["error"] = best[0].error
     return {"source": source, **results[0], **({"n_best": results} if has_several else {})}
 
 
 def one_line(text: str) -> str:
     """The text without line breaks, so that output line n belongs to input line n."""
     return re.sub(r"[\r\n]+", " ", text)
+
+
+def report_failed(translations: list[list[Translation]], first: int) -> int:
+    """Print why lines have no translation; returns how many. `first`: number of the first line."""
+    errors = [(n, best[0].error) for n, best in enumerate(translations, first) if best[0].error]
+    for number, error in errors:
+        status(f"line {number}: {error} Its output is empty.")
+    return len(errors)
 
 
 def warn_unknown_ids(translations: list[list[Translation]], first: int, vocab_size: int) -> None:

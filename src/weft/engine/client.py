@@ -20,7 +20,6 @@ from typing import Protocol, TypeVar
 from weft.core.errors import DataError, EngineError
 from weft.engine.async_engine import AsyncEngine, Submission
 from weft.engine.attention_rows import AttentionRow
-from weft.engine.beam_search import Hypothesis
 from weft.engine.detokenizer import FinishReason
 from weft.engine.engine import Engine
 from weft.engine.engine_state import PreparedRequest
@@ -41,10 +40,9 @@ Progress = Callable[[int], None]
 class Searcher(Protocol):
     """Runs beam searches: an EngineClient or a WorkerPool."""
 
-    def search(
-        self, requests: Sequence[GenerationRequest]
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Index of a request and its hypotheses, as the searches finish."""
+    def search(self, requests: Sequence[GenerationRequest]) -> Iterator[IndexedOutput]:
+        """Index of a request and its last output, with hypotheses or an error, as the searches
+        finish."""
 
 
 @dataclass
@@ -61,6 +59,8 @@ class Completion:
     finish: FinishReason | None = None
     num_prompt: int = 0
     """Number of prompt tokens."""
+    error: str | None = None
+    """Why the request failed; None: it did not."""
 
     def add(self, output: RequestOutput) -> None:
         """Append the output of one step."""
@@ -84,6 +84,8 @@ class Translation:
     unknown_ids: tuple[int, ...] = ()
     """Ids that the tokenizer does not have, and that are left out of the text: a model whose
     vocabulary is rounded up can generate them."""
+    error: str | None = None
+    """Why there is no translation; those of other texts are not affected."""
 
 
 EMPTY_TRANSLATION = Translation("", None)
@@ -194,36 +196,41 @@ class EngineClient:
         iterator = self.open_iterator(self.engine.prepare_score, texts)
         return iterator.then(self.last_outputs(iterator.ids))
 
-    def last_outputs(self, ids: Sequence[str]) -> Iterator[IndexedOutput]:
+    def last_outputs(self, ids: Sequence[str], is_checked: bool = True) -> Iterator[IndexedOutput]:
+        """Raises a DataError for a request that failed, if `is_checked`."""
         waiting = {request_id: index for index, request_id in enumerate(ids)}
         while waiting:
             queue = self.queue_of(next(iter(waiting)))  # one of its own, or one for all
             output = self.next_output(queue)
             if queue.read(output):
                 self.output_queues.pop(output.request_id, None)
-                yield waiting.pop(output.request_id), check_output(output)
+                last = check_output(output) if is_checked else output
+                yield waiting.pop(output.request_id), last
 
-    def search(
-        self, requests: Sequence[GenerationRequest]
-    ) -> RequestIterator[tuple[int, list[Hypothesis]]]:
-        """Index of a request and its hypotheses, as the beam searches finish."""
+    def search(self, requests: Sequence[GenerationRequest]) -> RequestIterator[IndexedOutput]:
+        """Index of a request and its last output, with hypotheses or an error, as the searches
+        finish."""
         iterator = self.open_iterator(self.engine.prepare, requests)
-        return iterator.then(self.hypotheses(iterator.ids))
-
-    def hypotheses(self, ids: Sequence[str]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        for index, output in self.last_outputs(ids):
-            yield index, output.hypotheses
+        return iterator.then(self.last_outputs(iterator.ids, is_checked=False))
 
     def completions(
-        self, requests: Sequence[GenerationRequest], progress: Progress | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        progress: Progress | None = None,
+        is_checked: bool = True,
     ) -> RequestIterator[list[Completion]]:
         """The n completions of each request, in order, each once the ones before it are complete.
-        All requests are submitted, or rejected, when this is called."""
+        All requests are submitted, or rejected, when this is called. Raises a DataError for a
+        request that failed, unless not `is_checked`: then its completions have the error."""
         iterator = self.open_iterator(self.engine.prepare, requests)
-        return iterator.then(self.collect(requests, iterator.ids, progress))
+        return iterator.then(self.collect(requests, iterator.ids, progress, is_checked))
 
     def collect(
-        self, requests: Sequence[GenerationRequest], ids: Sequence[str], progress: Progress | None
+        self,
+        requests: Sequence[GenerationRequest],
+        ids: Sequence[str],
+        progress: Progress | None,
+        is_checked: bool,
     ) -> Iterator[list[Completion]]:
         completions = {
             name: [Completion(index, num_prompt=len(request.prompt)) for index in range(request.n)]
@@ -241,7 +248,10 @@ class EngineClient:
                 else:
                     completions[output.request_id][output.index].add(output)
             if name in errors:
-                check_output(errors[name])
+                if is_checked:
+                    check_output(errors[name])
+                for one in completions[name]:
+                    one.error = errors[name].error
             if progress is not None:
                 progress(1)
             yield completions.pop(name)
@@ -316,6 +326,10 @@ def translation(tokenizer: Tokenizer, ids: Sequence[int], score: float | None) -
     return Translation(tokenizer.decode(known), score, unknown)
 
 
+def failed(error: str) -> Translation:
+    return Translation("", None, error=error)
+
+
 def beam_translations(
     searcher: Searcher,
     requests: Sequence[GenerationRequest],
@@ -324,8 +338,9 @@ def beam_translations(
 ) -> list[list[Translation]]:
     """The hypotheses of each beam search as translations, best first."""
     translations: list[list[Translation]] = [[] for _ in requests]
-    for index, hypotheses in searcher.search(requests):
-        translations[index] = [translation(tokenizer, one.ids, one.score) for one in hypotheses]
+    for index, output in searcher.search(requests):
+        best = [translation(tokenizer, one.ids, one.score) for one in output.hypotheses]
+        translations[index] = best if output.error is None else [failed(output.error)]
         if progress is not None:
             progress(1)
     return translations
@@ -340,7 +355,10 @@ def sampled_translations(
 ) -> list[list[Translation]]:
     """The samples of each request as translations, most likely first; needs `logprobs`."""
     translations = []
-    for samples in client.completions(requests, progress):
+    for samples in client.completions(requests, progress, is_checked=False):
+        if samples[0].error is not None:
+            translations.append([failed(samples[0].error)])
+            continue
         ranked = sorted(samples, key=lambda one: -one.score(length_penalty))
         translations.append(
             [translation(tokenizer, one.tokens, one.score(length_penalty)) for one in ranked]

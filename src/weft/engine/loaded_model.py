@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
@@ -30,7 +30,7 @@ from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.hub import resolve
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.device import choose_device, choose_dtype, device_of
-from weft.core.errors import UsageError
+from weft.core.errors import DataError, UsageError
 from weft.engine.beam_search import BeamConfig
 from weft.engine.client import (
     EMPTY_TRANSLATION,
@@ -40,6 +40,7 @@ from weft.engine.client import (
     Searcher,
     Translation,
     beam_translations,
+    failed,
     sampled_translations,
 )
 from weft.engine.config import EngineConfig, max_len_note
@@ -209,9 +210,18 @@ class LoadedModel:
         workers: Searcher | None = None,
         **sampling: Unpack[SamplingKeywords],
     ) -> list[str]:
-        """One translation per text, in order; see `translate_best`."""
+        """One translation per text, in order; see `translate_best`. Raises a DataError if one
+        fails."""
         search = (beam, length_penalty, max_tokens, progress, workers)
-        return [one.text for one in self.translate_scored(texts, *search, **sampling)]
+        scored = self.translate_scored(texts, *search, **sampling)
+        errors = [(row, one.error) for row, one in enumerate(scored) if one.error is not None]
+        if errors:
+            row, error = errors[0]
+            raise DataError(
+                f"{len(errors)} of {len(texts)} texts failed, the first is text {row}: {error} "
+                "translate_scored returns the translations of the others."
+            )
+        return [one.text for one in scored]
 
     def translate_scored(
         self,
@@ -238,7 +248,8 @@ class LoadedModel:
         workers: Searcher | None = None,
         **sampling: Unpack[SamplingKeywords],
     ) -> list[list[Translation]]:
-        """Up to `num_best` translations per text, best first, in order; "" for a blank text.
+        """Up to `num_best` translations per text, best first, in order; "" for a blank text. A text
+        that fails has one with an `error`; a DataError or UsageError if all of them fail.
 
         With sampling keywords, `num_best` translations are sampled, and beam must be 1; one that
         reaches `max_tokens` is scored without an end token. `max_tokens` None: twice the length of
@@ -251,7 +262,7 @@ class LoadedModel:
         sources = self.tokenizer.encode_batch(
             [texts[row] for row in rows], max_len=self.model.config.max_cached_len
         )
-        target, builder = self.tokenizer.target, self.request_builder
+        target = self.tokenizer.target
         if sampling:
             if workers is not None:
                 raise UsageError(
@@ -259,15 +270,23 @@ class LoadedModel:
                     "Leave one of them out."
                 )
             options = sampling_options(num_best, beam, max_tokens, sampling)
-            requests = [builder.sample(source, options) for source in sources]
+            requests, errors = build_all(
+                partial(self.request_builder.sample, options=options), sources
+            )
             translations = sampled_translations(
                 self.client, requests, target, length_penalty, progress
             )
         else:
             config = BeamConfig(beam, length_penalty, num_best)
-            requests = [builder.beam_search(source, max_tokens, config) for source in sources]
+            build = partial(self.request_builder.beam_search, max_tokens=max_tokens, beam=config)
+            requests, errors = build_all(build, sources)
             translations = beam_translations(workers or self.client, requests, target, progress)
-        by_row = dict(zip(rows, translations, strict=True))
+        results = iter(translations)
+        by_row = {
+            row: [failed(errors[place])] if place in errors else next(results)
+            for place, row in enumerate(rows)
+        }
+        check_some(by_row.values())
         return [by_row.get(row, [EMPTY_TRANSLATION]) for row in range(len(texts))]
 
     @overload
@@ -390,6 +409,30 @@ class LoadedModel:
     def check_task(self, task: Task) -> None:
         """Raise a UsageError if this kind of model does not support the task."""
         check_task(self.kind, task)
+
+
+def build_all(
+    build: Callable[[Sequence[int]], GenerationRequest], sources: Sequence[Sequence[int]]
+) -> tuple[list[GenerationRequest], dict[int, str]]:
+    """The requests of all sources, and the errors of those that are rejected, by place. Raises the
+    error if all are."""
+    requests: list[GenerationRequest] = []
+    errors: dict[int, UsageError] = {}
+    for place, source in enumerate(sources):
+        try:
+            requests.append(build(source))
+        except UsageError as error:
+            errors[place] = error
+    if errors and not requests:
+        raise next(iter(errors.values()))
+    return requests, {place: str(error) for place, error in errors.items()}
+
+
+def check_some(translations: Collection[list[Translation]]) -> None:
+    """Raise a DataError if all of some texts failed."""
+    errors = [best[0].error for best in translations if best[0].error is not None]
+    if errors and len(errors) == len(translations):
+        raise DataError(errors[0])
 
 
 def pieces(outputs: RequestIterator[RequestOutput]) -> RequestIterator[str]:

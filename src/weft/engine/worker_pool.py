@@ -29,8 +29,7 @@ import torch
 
 from weft.core.errors import DataError, EngineError, UsageError, WeftError
 from weft.engine.async_engine import Submission
-from weft.engine.beam_search import Hypothesis
-from weft.engine.client import EngineClient, check_output
+from weft.engine.client import EngineClient
 from weft.engine.config import EngineConfig
 from weft.engine.loaded_model import load
 from weft.engine.request import GenerationRequest, RequestOutput
@@ -41,8 +40,8 @@ EXIT_TIMEOUT = 5.0
 MIN_CHUNK = 8
 """Smallest number of requests that is assigned at once, if there are as many."""
 
-SearchResult = tuple[int, list[Hypothesis]]
-"""Index of a request, and the hypotheses of its beam search, best first."""
+SearchResult = tuple[int, RequestOutput]
+"""Index of a request, and its last output: hypotheses, best first, or an error."""
 Assignment = list[tuple[int, GenerationRequest]]
 """Requests with their indices."""
 
@@ -236,7 +235,7 @@ def serve(client: EngineClient, connection: Connection) -> None:
             if event is None:
                 raise DisconnectedError
             if isinstance(event, RequestOutput):
-                results.append((indices.pop(event.request_id), check_output(event).hypotheses))
+                results.append((indices.pop(event.request_id), event))
             else:
                 prepared = [(client.engine.prepare(request), index) for index, request in event]
                 indices |= {request.id: index for request, index in prepared}

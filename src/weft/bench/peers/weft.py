@@ -86,6 +86,6 @@ class System:
         builder = self.loaded.request_builder
         writings = [builder.beam_search(one, max_tokens, search) for one in sources]
         outputs: list[list[int]] = [[] for _ in sources]
-        for index, hypotheses in self.ways[name].search(self.salted(writings)):
-            outputs[index] = hypotheses[0].ids
+        for index, output in self.ways[name].search(self.salted(writings)):
+            outputs[index] = output.hypotheses[0].ids
         return outputs
