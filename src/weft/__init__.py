@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from weft.core.errors import UsageError as UsageError
     from weft.core.errors import WeftError as WeftError
     from weft.core.forward_batch import ForwardBatch as ForwardBatch
+    from weft.engine.async_engine import AsyncEngine as AsyncEngine
     from weft.engine.client import Completion as Completion
     from weft.engine.client import Translation as Translation
-    from weft.engine.async_engine import AsyncEngine as AsyncEngine
     from weft.engine.config import EngineConfig as EngineConfig
     from weft.engine.engine import Engine as Engine
     from weft.engine.loaded_model import LoadedModel as LoadedModel
