@@ -57,6 +57,16 @@ class GenerationRequest:
     visible_ids: frozenset[int] = frozenset()
     """Special tokens whose names are part of the text; others have no text."""
 
+    @property
+    def num_choices(self) -> int:
+        """Texts that are asked for: samples, or results of a beam search."""
+        return self.n if self.beam is None else self.beam.num_best
+
+    @property
+    def num_read(self) -> int:
+        """Tokens of the text that it continues or translates."""
+        return len(self.prompt if self.source is None else self.source)
+
 
 @dataclass(frozen=True)
 class RequestOutput:

@@ -21,6 +21,7 @@
     tool_grammars   grammars of tool calls
     call_readers    the texts of tool calls, read as they arrive
     json_scanner    JSON that arrives in parts, validated character by character
+    recent_responses    ids of responses -> engine requests, for /v1/attention
     streaming       server-sent events and JSON lines, with pings, errors and disconnects
     text_vectors    texts -> vectors of length 1, through the engine
     responses       JSON responses, and the errors that routes declare
@@ -36,5 +37,6 @@ protocol, whole and streamed:
     openai_completions  /v1/completions
     openai_embeddings   /v1/embeddings
     openai_models       /v1/models
+    attention           /v1/attention: attention weights of a recent response
     operations          /health, /ready, /version, /
 """

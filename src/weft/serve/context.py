@@ -25,6 +25,7 @@ from weft.serve.api_keys import ANYONE, ApiKeys, Caller
 from weft.serve.bodies import Body
 from weft.serve.config import ServeConfig
 from weft.serve.limits import Limits
+from weft.serve.recent_responses import RecentResponses
 from weft.serve.served_model import ModelRegistry, ServedModel
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class Service:
     started_at: float = field(default_factory=time.time)
     num_active: int = 0
     """HTTP requests that are being answered."""
+    recent: RecentResponses = field(default_factory=RecentResponses)
+    """For /v1/attention."""
 
     @property
     def problem(self) -> str | None:

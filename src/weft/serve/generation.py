@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from weft.engine.async_engine import OutputStream
 from weft.engine.beam_search import Hypothesis
+from weft.engine.client import translation
 from weft.engine.detokenizer import FinishReason
 from weft.engine.engine_state import PreparedRequest
 from weft.engine.logprobs import TokenLogprob
@@ -128,7 +129,7 @@ class Generation:
         self.include_stop = submitted.include_stop
         self.positions = {name: place for place, name in enumerate(stream.ids)}
         self.parsers: dict[int, OutputParser] = {}
-        self.usage = Usage(sum(len(request.prompt) for request in self.requests))
+        self.usage = Usage(sum(request.num_read for request in self.requests))
 
     @classmethod
     async def start(
@@ -152,7 +153,7 @@ class Generation:
 
     @property
     def num_choices(self) -> int:
-        return sum(max(1, request.n) for request in self.requests)
+        return sum(request.num_choices for request in self.requests)
 
     async def events(self) -> AsyncIterator[ChoiceEvent]:
         """What each step adds to each choice. Raises an ApiError if a request fails or the call's
@@ -206,9 +207,9 @@ class Generation:
         for rank, one in enumerate(found):
             self.usage.completion_tokens += len(one.ids)
             reason = FinishReason("length" if len(one.ids) >= request.max_tokens else "end")
-            text = TextDelta(tokenizer.decode(one.ids))
-            index = place * len(found) + rank
-            events.append(ChoiceEvent(index, [text], list(one.ids), finish=reason))
+            text = translation(tokenizer, one.ids, one.score).text
+            index = place * request.num_choices + rank
+            events.append(ChoiceEvent(index, [TextDelta(text)], list(one.ids), finish=reason))
         return events
 
     def count_cached(self) -> None:

@@ -65,6 +65,7 @@ async def create_completion(body: CompletionBody, call: CallOf) -> Response:
     check_body(body)
     generation = await until_gone(call, start(call, served, body))
     context = CompletionFormat(call, served, body)
+    call.service.recent.remember(context.id, call.caller, served, generation)
     if body.stream:
         return await event_stream(call, context.chunks(generation), context.error_chunk)
     choices = await until_gone(call, generation.collect())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from weft.serve import (
+    attention,
     openai_chat,
     openai_completions,
     openai_embeddings,
@@ -13,6 +14,7 @@ from weft.serve import (
 )
 
 PROTOCOLS: dict[str, APIRouter] = {
+    "attention": attention.router,
     "openai chat": openai_chat.router,
     "openai completions": openai_completions.router,
     "openai embeddings": openai_embeddings.router,

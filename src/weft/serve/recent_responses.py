@@ -1,0 +1,63 @@
+"""Recent responses by id: which engine requests their choices were, and whose they are.
+
+    service.recent.remember(response_id, call.caller, served, generation)   after it was started
+    service.recent.find(response_id, call.caller)                           None: unknown or expired
+
+Only ids are kept; tokens and rows stay in the engine and its KV cache until they are evicted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.serve.api_keys import Caller
+from weft.serve.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from weft.serve.generation import Generation
+
+MAX_RESPONSES = 256
+
+
+@dataclass(frozen=True)
+class RecentResponse:
+    """The engine requests of one response."""
+
+    served: ServedModel
+    request_ids: tuple[str, ...]
+    num_choices: tuple[int, ...]
+    """Of each request: its samples, or the results of its beam search."""
+
+    def choice(self, index: int) -> tuple[str, int] | None:
+        """Engine request and sample of a choice; None if there are fewer."""
+        for request_id, number in zip(self.request_ids, self.num_choices, strict=True):
+            if index < number:
+                return request_id, index
+            index -= number
+        return None
+
+
+class RecentResponses:
+    """The last responses of a server. Used by the event loop only."""
+
+    def __init__(self, limit: int = MAX_RESPONSES) -> None:
+        self.limit = limit
+        self.responses: OrderedDict[tuple[str, str], RecentResponse] = OrderedDict()
+        """By the name of the API key and the id: no key can find another's."""
+
+    def remember(
+        self, response_id: str, caller: Caller, served: ServedModel, generation: Generation
+    ) -> None:
+        """Keep the requests of a response under its id."""
+        numbers = tuple(request.num_choices for request in generation.requests)
+        response = RecentResponse(served, tuple(generation.stream.ids), numbers)
+        self.responses[caller.name, response_id] = response
+        self.responses.move_to_end((caller.name, response_id))
+        while len(self.responses) > self.limit:
+            self.responses.popitem(last=False)
+
+    def find(self, response_id: str, caller: Caller) -> RecentResponse | None:
+        """A response of this caller."""
+        return self.responses.get((caller.name, response_id))
