@@ -37,6 +37,8 @@ protocol, whole and streamed:
     openai_completions  /v1/completions
     openai_embeddings   /v1/embeddings
     openai_models       /v1/models
+    anthropic_messages  /v1/messages and /v1/messages/count_tokens
+    anthropic_events    choices -> Anthropic's messages, whole and streamed
     attention           /v1/attention: attention weights of a recent response
     operations          /health, /ready, /version, /
 """

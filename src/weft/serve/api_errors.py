@@ -84,7 +84,10 @@ def error_body(path: str, error: ApiError, request_id: str | None = None) -> dic
         return {"error": error.message}
     if protocol == "anthropic":
         kind = ANTHROPIC_TYPES.get(error.status, "api_error")
-        body = {"type": "error", "error": {"type": kind, "message": error.message}}
+        content: dict[str, Any] = {"type": kind, "message": error.message}
+        if error.code is not None:
+            content["details"] = {"error_code": error.code}
+        body = {"type": "error", "error": content}
         return body if request_id is None else {**body, "request_id": request_id}
     default = "server_error" if error.status >= 500 else "invalid_request_error"
     kind = OPENAI_TYPES.get(error.status, default)

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from weft import __version__
 from weft.core.errors import WeftError
 from weft.serve.access import check_access, is_open, is_preflight
-from weft.serve.api_errors import ApiError, api_error, error_body, error_status
+from weft.serve.api_errors import ApiError, api_error, error_body, error_status, protocol_of
 from weft.serve.api_keys import ANYONE
 from weft.serve.bodies import validation_message
 from weft.serve.context import HttpCall, RequestRecord, Service
@@ -236,6 +236,8 @@ class Sender:
             self.record.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.record.id
+            if protocol_of(self.record.route) == "anthropic":  # its clients read this one
+                headers["request-id"] = self.record.id
             for name, value in self.headers.items():
                 headers[name] = value
         await self.inner(message)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -33,6 +33,8 @@ class FieldClass:
     name: str
     """honored, no effect, template variable or rejected."""
     note: str = ""
+    code: str | None = None
+    """Of the error of a rejected field."""
 
 
 HONORED = FieldClass("honored")
@@ -45,10 +47,10 @@ TemplateVariable = Annotated[T | None, TEMPLATE]
 """Passed to the model's chat template."""
 
 
-def rejected(note: str) -> FieldClass:
+def rejected(note: str, code: str | None = None) -> FieldClass:
     """The class of a field that is answered with 400: `Annotated[Any, rejected("Leave it out.")]`.
-    null and false are accepted: they ask for nothing."""
-    return FieldClass("rejected", note)
+    null, false, [] and {} are accepted: they ask for nothing."""
+    return FieldClass("rejected", note, code)
 
 
 class Body(BaseModel):
@@ -62,18 +64,27 @@ class Body(BaseModel):
     def unknown_fields(self) -> list[str]:
         return sorted(self.model_extra or {})
 
-    def check_fields(self, is_lenient: bool) -> list[str]:
-        """Raise an ApiError for the first rejected or unknown field. Returns warnings."""
+    def check_fields(self, is_lenient: bool, where: str = "") -> list[str]:
+        """Raise an ApiError for the first rejected or unknown field, those of bodies inside of this
+        one included. Returns warnings."""
         for name, info in type(self).model_fields.items():
             kind = field_class(info)
-            if kind.name == "rejected" and getattr(self, name) not in (None, False):
-                raise ApiError(400, f"{name} is not supported: {kind.note}", param=name)
-        unknown = self.unknown_fields()
-        if not self.is_strict or not unknown:
+            if kind.name == "rejected" and getattr(self, name) not in (None, False, [], {}):
+                message = f"{where}{name} is not supported: {kind.note}"
+                raise ApiError(400, message, param=where + name, code=kind.code)
+        warnings = self.check_unknown(is_lenient, where) if self.is_strict else []
+        for name in type(self).model_fields:
+            for path, inner in inner_bodies(getattr(self, name), f"{where}{name}"):
+                warnings += inner.check_fields(is_lenient, f"{path}.")
+        return warnings
+
+    def check_unknown(self, is_lenient: bool, where: str) -> list[str]:
+        unknown = [where + name for name in self.unknown_fields()]
+        if not unknown:
             return []
         if is_lenient:
             return [f"unknown fields were ignored: {', '.join(unknown)}"]
-        guess = nearest(unknown[0], type(self).model_fields)
+        guess = nearest(unknown[0].removeprefix(where), type(self).model_fields)
         hint = f" Did you mean '{guess}'?" if guess else ""
         raise ApiError(
             400,
@@ -81,6 +92,16 @@ class Body(BaseModel):
             "with --lenient.",
             param=unknown[0],
         )
+
+
+def inner_bodies(value: Any, where: str) -> Iterator[tuple[str, Body]]:
+    """The bodies in the value of a field: one, or a list of them."""
+    if isinstance(value, Body):
+        yield where, value
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            if isinstance(one, Body):
+                yield f"{where}[{index}]", one
 
 
 class LooseBody(Body):

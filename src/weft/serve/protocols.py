@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from weft.serve import (
+    anthropic_messages,
     attention,
     openai_chat,
     openai_completions,
@@ -14,6 +15,7 @@ from weft.serve import (
 )
 
 PROTOCOLS: dict[str, APIRouter] = {
+    "anthropic messages": anthropic_messages.router,
     "attention": attention.router,
     "openai chat": openai_chat.router,
     "openai completions": openai_completions.router,
