@@ -1,6 +1,7 @@
 """The native folder: what was saved comes back; what does not fit is named."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -96,6 +97,22 @@ def test_a_loaded_model_keeps_nothing_of_its_file_and_learns(folder):
     for name, weight in model.named_parameters():
         assert torch.equal(weight, before[name]), name
         assert weight.requires_grad and weight.dtype == torch.float32
+
+
+def test_languages_are_stored_if_they_are_known(tmp_path):
+    save_folder(tmp_path / "en-de", replace(tiny(), languages=("en", "de")))
+    assert load_folder(tmp_path / "en-de").languages == ("en", "de")
+    save_folder(tmp_path / "other", tiny())
+    assert "languages" not in json.loads((tmp_path / "other" / CONFIG_FILE).read_text())
+    assert load_folder(tmp_path / "other").languages is None
+
+
+@pytest.mark.parametrize("languages", [["en"], "en-de", ["en", 3]])
+def test_languages_that_are_not_two_codes_are_an_error(folder, languages):
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    (folder / CONFIG_FILE).write_text(json.dumps({**config, "languages": languages}))
+    with pytest.raises(DataError, match="it must be two codes"):
+        load_folder(folder)
 
 
 def test_scores_may_be_absent(folder):

@@ -123,3 +123,28 @@ def test_options_with_several_values_are_spread_for_typer() -> None:
         "train", "r.toml", "--text", "a", "--text", "b", "--out", "x", "--valid", "c",
         "--valid", "-", "--json",
     ]  # fmt: skip
+
+
+def test_languages_come_from_the_suffixes_or_the_option(tmp_path: Path) -> None:
+    source, target = (
+        path.rename(tmp_path / f"train.{code}")
+        for path, code in zip(write_pairs(tmp_path), ("en", "de"), strict=True)
+    )
+    assert run("--pairs", source, target, "--out", tmp_path / "a") == 0
+    assert load_folder(tmp_path / "a").languages == ("en", "de")
+    arguments = ("--pairs", source, target, "--out", tmp_path / "b", "--languages")
+    assert run(*arguments, "pt-BR", "zh-Hans") == 0
+    assert load_folder(tmp_path / "b").languages == ("pt-BR", "zh-Hans")
+    for name in ("a", "b"):  # what a resumed run is compared with has no languages
+        assert "languages" not in (tmp_path / name / "run.json").read_text()
+
+
+def test_wrong_languages_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = write_pairs(tmp_path)
+    out = ("--out", tmp_path / "model", "--languages")
+    assert run("--pairs", source, target, *out, "en") == 2
+    assert "1 languages were given: a translation model has two" in capsys.readouterr().err
+    assert run("--pairs", source, target, *out, "en", "German") == 2
+    assert "'German' is not a language code" in capsys.readouterr().err
+    assert run("--text", source, *out, "en", "de") == 2
+    assert "text files train no translation model" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Weft's model folder: everything needed to use a model, in files that other tools can open too.
 
-config.json           settings of the model, and the task it was trained for
+config.json           settings of the model, the task it was trained for, its languages
 model.safetensors     weights; tied ones are stored once, under their first name
 tokenizer.json        the tokenizer, with tokenizer_config.json
 scores.json           evaluation results; written last: a folder that has it is complete
@@ -48,7 +48,7 @@ from weft.checkpoint.tensor_source import (
 from weft.checkpoint.weight_rules import same
 from weft.checkpoint.writer_lock import LOCK_FILE, lock_path, writer_lock
 from weft.core.config import read_settings, read_text
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
 from weft.nn.packed_modules import check_not_packed
@@ -68,6 +68,8 @@ class Checkpoint:
     chat_template: str | None = None
     family: str | None = None
     """The family it was read from; None: trained with Weft."""
+    languages: tuple[str, str] | None = None
+    """Codes of source and target of a translation model; None: not known."""
 
 
 def save_folder(path: Path, checkpoint: Checkpoint) -> None:
@@ -98,6 +100,7 @@ def write_contents(folder: Path, checkpoint: Checkpoint) -> None:
         "weft": VERSION,
         "task": checkpoint.task,
         "family": checkpoint.family,
+        **({"languages": checkpoint.languages} if checkpoint.languages else {}),
         "use": checkpoint.generation_config.to_dict(),
         "model": checkpoint.model.config.to_dict(),
     }
@@ -130,7 +133,22 @@ def read_folder(path: Path, device: torch.device | str) -> Checkpoint:
         generation_config=generation_config,
         chat_template=read_text(template) if template.is_file() else None,
         family=values.get("family"),
+        languages=read_languages(values, path / CONFIG_FILE),
     )
+
+
+def read_languages(values: Mapping[str, Any], path: Path) -> tuple[str, str] | None:
+    """The languages in config.json, which only translation models have."""
+    languages = values.get("languages")
+    if languages is None:
+        return None
+    if not isinstance(languages, list) or [type(one) for one in languages] != [str, str]:
+        raise DataError(
+            f"has languages = {shown(languages)}: it must be two codes. Correct it, as "
+            '["en", "de"], or remove it.',
+            path,
+        )
+    return languages[0], languages[1]
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:

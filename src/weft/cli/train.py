@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.training.loop import ScoreTranslations
     from weft.training.recipe import DataConfig, Recipe
 
-MANY = ("--pairs", "--text", "--valid")
+MANY = ("--pairs", "--text", "--valid", "--languages")
 
 RecipeFile = Annotated[
     Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; none: defaults.")
@@ -40,6 +40,15 @@ Valid = Annotated[
     list[Path] | None,
     typer.Option("--valid", metavar="FILE...", help="Validation files, in the same format."),
 ]
+Languages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--languages",
+        metavar="SRC TGT",
+        help="Language codes, which the server needs to offer translations.",
+        show_default="suffixes of --pairs",
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Model folder.")]
 Changes = Annotated[
     list[str] | None,
@@ -59,6 +68,7 @@ def command(
     text: Text = None,
     objective: Objective = "lm",
     valid: Valid = None,
+    languages: Languages = None,
     change: Changes = None,
     device: Device = "auto",
     json: Json = False,
@@ -83,6 +93,8 @@ def command(
     data = choose_data(settings, pairs, tsv, columns, text, objective, valid)
     # paths in a recipe are relative to the recipe, paths of arguments to the working directory
     base = recipe.parent if recipe is not None and data is settings.data else Path()
+    if languages:
+        data = data.model_copy(update={"languages": tuple(languages)})
     files = training_files(data, base)
     try:
         with watch_training(settings.train.steps) as watch:

@@ -53,13 +53,17 @@ class ServedModel:
         defaults: Mapping[str, Any] | None = None,
         created: int | None = None,
         max_len: int | None = None,
+        languages: tuple[str, str] | None = None,
     ) -> None:
         """`tool_format`: a name in TOOL_FORMATS, None: found by the chat template. `defaults`:
-        sampling keywords for requests that leave them out. `max_len`: lower than the model's."""
+        sampling keywords for requests that leave them out. `max_len`: lower than the model's.
+        `languages`: codes of source and target, None: those of the checkpoint."""
         self.name, self.loaded = name, loaded
         self.max_len = checked_len(name, max_len, loaded.model.config.max_cached_len)
         """Prompt and new tokens together."""
         self.defaults = dict(defaults or {})
+        self.languages = languages or loaded.checkpoint.languages
+        """Codes of source and target of a translation model; None: not known."""
         self.created = int(time.time()) if created is None else created
         """Seconds since 1970, as OpenAI's list of models has them."""
         source = loaded.checkpoint.chat_template

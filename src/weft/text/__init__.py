@@ -1,6 +1,7 @@
 """Text <-> token ids, corpora -> batches. The modules, in the order of the data flow:
 
 corpus              files -> lines, and pairs of lines
+languages           language codes of translation models, and their names
 tokenizer_kinds     the kinds of tokenizer that can be trained: character, word, bpe, unigram, byte
 tokenizer_training  TokenizerConfig; lines -> a sample of them -> a trained tokenizer
 tokenizer           Tokenizer: text <-> ids, offsets, token bytes

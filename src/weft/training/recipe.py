@@ -78,6 +78,8 @@ class DataConfig(Config):
     objective: Literal["lm", "mlm"] = "lm"
     valid: tuple[str, ...] = ()
     """Validation files, in the same form."""
+    languages: tuple[str, ...] = ()
+    """Codes of source and target, as ["en", "de"]. Empty: by the suffixes of `pairs`."""
     out: str = ""
     """The model folder."""
 

@@ -48,6 +48,7 @@ from weft.core.device import choose_device
 from weft.core.errors import DataError, LockedError, UsageError
 from weft.models.build import AnyModel, build_model, empty_model
 from weft.models.config import ModelConfig
+from weft.text.languages import language_pair, languages_of_files
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_names import TOKENIZER_FILE
 from weft.training.checkpointing import RunCheckpoints, check_same_run
@@ -116,11 +117,19 @@ def training_files(data: DataConfig, folder: Path = Path()) -> TrainingFiles:
     if len(names) != 1:
         sources_set = " and ".join(names) or "none of pairs, tsv and text"
         raise UsageError(f"{sources_set} given: a run needs exactly one of the three.")
+    languages = language_pair(data.languages) if data.languages else None
     if data.text:
+        if languages is not None:
+            raise UsageError(
+                f"languages are {' and '.join(languages)}, but text files train no translation "
+                "model. Leave them out."
+            )
         return TrainingFiles(data.objective, paths(data.text), paths(data.valid))
     if data.tsv:
-        return TrainingFiles("translate", paths((data.tsv,)), paths(data.valid), data.columns)
-    return TrainingFiles("translate", paths(data.pairs), paths(data.valid))
+        files = (paths((data.tsv,)), paths(data.valid), data.columns)
+        return TrainingFiles("translate", *files, languages)
+    languages = languages or languages_of_files(paths(data.pairs))
+    return TrainingFiles("translate", paths(data.pairs), paths(data.valid), languages=languages)
 
 
 def run_training(
@@ -364,7 +373,7 @@ def save_final_model(
         scores["valid"] = validate(model, partial(batch_loss, model), corpus.valid, distributed)
         if trainer.score_translations is not None and distributed.is_rank_zero:
             scores["valid"] |= trainer.score_translations(model)
-    checkpoint = Checkpoint(model.eval(), tokenizer, files.task, scores)
+    checkpoint = Checkpoint(model.eval(), tokenizer, files.task, scores, languages=files.languages)
     distributed.on_rank_zero(lambda: finish_run(trainer, out, checkpoint))
     return scores
 

@@ -23,6 +23,8 @@ class TrainingFiles:
     train: tuple[Path, ...]
     valid: tuple[Path, ...] = ()
     columns: tuple[int, int] | None = None
+    languages: tuple[str, str] | None = None
+    """Codes of source and target, stored with the model; no part of the fingerprint."""
 
     def __post_init__(self) -> None:
         if not self.train:
