@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-native test-slow soak check bench bench-peers format docs
+.PHONY: help setup clients run test test-native test-slow soak check bench bench-peers format docs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ $(BIN)/python:
 
 run: setup ## Train the demo model: dates in 30 languages -> ISO dates
 	$(BIN)/weft demo --out runs/demo
+
+clients: ## Install the client programs of tests/clients, in environments of their own
+	@$(PYTHON) tests/clients/install.py
 
 # One worker per core; each test uses one thread. worksteal keeps the tests of a file on one worker
 # while it can, so that a module's fixtures are built once. Each worker holds about 1 GB.
