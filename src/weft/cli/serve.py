@@ -6,6 +6,7 @@ WEFT_SERVE_* and a name in the file of --config without a change here.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from weft.serve.config import ServeConfig
+
+log = logging.getLogger(__name__)
 
 LIBRARIES = ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client")
 """What the extra `serve` installs."""
@@ -140,6 +143,7 @@ def run(config: ServeConfig) -> None:
     """Serve until a signal."""
     from weft.serve.api_keys import ApiKeys
     from weft.serve.model_names import check_exists, parse_models, pulled_models
+    from weft.serve.request_log import configure_logging
     from weft.serve.server import HttpServer
 
     paths = parse_models(config.models) or pulled_models()
@@ -153,5 +157,7 @@ def run(config: ServeConfig) -> None:
     keys = ApiKeys.configured(
         None if config.api_keys is None else Path(config.api_keys), os.environ
     )
+    configure_logging(config)
     with cpu_threads(config.threads):
-        HttpServer(config, paths, keys, status, not config.models).run_until_stopped()
+        report = status if config.log_format == "text" else log.info  # no text between JSON lines
+        HttpServer(config, paths, keys, report, not config.models).run_until_stopped()

@@ -12,6 +12,10 @@
     bodies          request bodies: every field has a class, and unknown ones are rejected
     served_model    names -> loaded models with their engines
     text_options    options of a text -> GenerationRequest
+    watchdog        an engine that is stuck or dead ends the process
+    server_metrics  Prometheus metrics with vLLM's names
+    request_log     one line for each request
+    docs_page       the page with all routes
     limits          load shedding: 429 and when to try again
     conversation    messages and tools -> prompt, grammar and parser, for all chat protocols
     generation      engine outputs -> events of choices; usage
@@ -40,5 +44,5 @@ protocol, whole and streamed:
     anthropic_messages  /v1/messages and /v1/messages/count_tokens
     anthropic_events    choices -> Anthropic's messages, whole and streamed
     attention           /v1/attention: attention weights of a recent response
-    operations          /health, /ready, /version, /
+    operations          /health, /ready, /metrics, /v1/loads, /server_info, /version, /docs, /
 """

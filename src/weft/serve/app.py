@@ -36,6 +36,7 @@ from weft.serve.context import HttpCall, RequestRecord, Service
 from weft.serve.protocols import PROTOCOLS
 from weft.serve.responses import JsonResponse
 from weft.serve.served_model import NotLoadedError
+from weft.serve.server_metrics import Metrics
 from weft.serve.streaming import ClientGoneError, until_gone
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ def create_app(
         default_response_class=JsonResponse,
     )
     app.state.service, app.state.index = service, index
+    app.state.metrics = Metrics(service)
+    service.sinks.append(app.state.metrics.record)
     for router in (*PROTOCOLS.values(), *routers):
         app.include_router(router)
     app.add_exception_handler(RequestValidationError, reraise)
@@ -101,7 +104,9 @@ class CallMiddleware:
             await self.answer(scope["path"], error, record, sender, receive)
         finally:
             self.service.num_active -= 1
-            record.ended_at = time.monotonic()
+            if "weft.call" in scope:
+                scope["weft.call"].release()
+            record.ended_at = time.perf_counter()
             for sink in self.service.sinks:
                 sink(record)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -19,12 +19,12 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from weft.engine.async_engine import AsyncEngine
-from weft.engine.request import RequestOutput
+from weft.engine.request import GenerationRequest, RequestOutput
 from weft.serve.api_errors import ApiError
 from weft.serve.api_keys import ANYONE, ApiKeys, Caller
 from weft.serve.bodies import Body
 from weft.serve.config import ServeConfig
-from weft.serve.limits import Limits
+from weft.serve.limits import Limits, Reservation
 from weft.serve.recent_responses import RecentResponses
 from weft.serve.served_model import ModelRegistry, ServedModel
 
@@ -41,12 +41,14 @@ class RequestRecord:
     key: str = ""
     model: str = ""
     status: int = 0
-    began_at: float = field(default_factory=time.monotonic)
+    began_at: float = field(default_factory=time.perf_counter)
     ended_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
+    last_by_sample: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Time of the last token of each sample."""
     token_gaps: list[float] = field(default_factory=list)
-    """Seconds between two outputs."""
+    """Seconds between two outputs of a sample."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -64,12 +66,12 @@ class RequestRecord:
     def received(self, output: RequestOutput) -> None:
         """An output of the engine has arrived."""
         if output.tokens:
-            now = time.monotonic()
-            if self.last_token_at is None:
+            now, sample = time.perf_counter(), (output.request_id, output.index)
+            if self.first_token_at is None:
                 self.first_token_at = now
-            else:
-                self.token_gaps.append(now - self.last_token_at)
-            self.last_token_at = now
+            if sample in self.last_by_sample:
+                self.token_gaps.append(now - self.last_by_sample[sample])
+            self.last_by_sample[sample] = self.last_token_at = now
         if output.finish is not None:
             self.finish_reason = output.finish.reason
 
@@ -84,6 +86,27 @@ class RequestRecord:
 
     def failed(self, error: ApiError) -> None:
         self.error, self.finish_reason = error.message, "error"
+
+    @property
+    def total_seconds(self) -> float | None:
+        """From the headers of the request to the end of the response."""
+        return None if self.ended_at is None else self.ended_at - self.began_at
+
+    @property
+    def first_token_seconds(self) -> float | None:
+        """Time to first token."""
+        return None if self.first_token_at is None else self.first_token_at - self.began_at
+
+    @property
+    def admitted_at(self) -> float | None:
+        """When the engine began with the first of the requests."""
+        times = [] if self.generation is None else list(self.generation.stream.times.values())
+        return min((one.admitted_at for one in times if one.admitted_at is not None), default=None)
+
+    @property
+    def queue_seconds(self) -> float | None:
+        """From the headers of the request to its admission."""
+        return None if self.admitted_at is None else self.admitted_at - self.began_at
 
 
 RecordSink = Callable[[RequestRecord], None]
@@ -100,6 +123,8 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     sinks: list[RecordSink] = field(default_factory=list)
     is_draining: bool = False
+    fatal: str | None = None
+    """Why the process is about to end: an engine is stuck."""
     started_at: float = field(default_factory=time.time)
     num_active: int = 0
     """HTTP requests that are being answered."""
@@ -109,6 +134,8 @@ class Service:
     @property
     def problem(self) -> str | None:
         """Why an engine cannot serve requests any more; None: all can."""
+        if self.fatal is not None:
+            return self.fatal
         for served in list(self.models.models.values()):
             if not served.engine.is_alive:
                 return f"the engine of model '{served.name}' has stopped"
@@ -141,6 +168,8 @@ class HttpCall:
     response_headers: dict[str, str] = field(default_factory=dict)
     """Headers that the route adds to its response."""
     warnings: list[str] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    has_ended: bool = False
 
     def __post_init__(self) -> None:
         self.deadline = asyncio.get_running_loop().time() + self.timeout
@@ -166,6 +195,20 @@ class HttpCall:
     @property
     def limits(self) -> Limits:
         return self.service.limits
+
+    def reserve(self, served: ServedModel, requests: Sequence[GenerationRequest]) -> Reservation:
+        """A place in the queue of a model until the call ends; an ApiError 429 if it is full."""
+        reservation = self.limits.reserve(served, self.caller.name, requests)
+        self.reservations.append(reservation)
+        if self.has_ended:  # meanwhile, in the event loop
+            self.release()
+        return reservation
+
+    def release(self) -> None:
+        """The call has ended: give back its places."""
+        self.has_ended = True
+        for reservation in self.reservations:
+            self.limits.release(reservation)
 
     @property
     def ping_seconds(self) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.engine.async_engine import OutputStream
 from weft.engine.beam_search import Hypothesis
@@ -142,11 +142,14 @@ class Generation:
 
         def prepare() -> tuple[Submitted, list[PreparedRequest]]:
             built = build()
-            call.limits.check_room(served, built.requests)
+            built = replace(built, requests=call.limits.capped(built.requests))
+            call.reserve(served, built.requests)
             return built, [served.engine.engine.prepare(one) for one in built.requests]
 
         built, prepared = await asyncio.to_thread(prepare)
         stream = served.engine.stream(*prepared)
+        for reservation in call.reservations:
+            reservation.stream = reservation.stream or stream
         generation = cls(call, served, built, stream)
         call.record.started(generation)
         return generation

@@ -24,6 +24,7 @@ from weft.serve.api_keys import ApiKeys
 from weft.serve.config import ServeConfig
 from weft.serve.context import Service
 from weft.serve.limits import Limits
+from weft.serve.request_log import log_request
 from weft.serve.served_model import ModelRegistry, ServedModel
 from weft.serve.tool_formats import TOOL_FORMATS
 
@@ -57,7 +58,10 @@ def build_service(
         return served
 
     registry = ModelRegistry(paths, load_one, config.alias, make, is_on_demand)
-    return Service(registry, config, keys, Limits(config.max_queued, config.max_queue_seconds))
+    limits = Limits(
+        config.max_queued, config.max_queue_seconds, config.max_concurrent, config.max_output
+    )
+    return Service(registry, config, keys, limits, [log_request])
 
 
 def engine_config(config: ServeConfig, paths: Mapping[str, str]) -> EngineConfig:

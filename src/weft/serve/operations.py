@@ -1,23 +1,27 @@
-"""Routes for operators: /health, /ready, /version and /."""
+"""Routes for operators: /health, /ready, /metrics, /v1/loads, /server_info, /version, /docs, /."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from weft import __version__
 from weft.serve.api_errors import ApiError
-from weft.serve.context import CallOf
+from weft.serve.context import CallOf, Service
+from weft.serve.docs_page import docs_page
+from weft.serve.served_model import ServedModel
+from weft.serve.server_metrics import CONTENT_TYPE, load_of, page_usage
 
 router = APIRouter(tags=["operations"])
 
 
 @router.get("/health")
 async def health(call: CallOf) -> dict[str, Any]:
-    """200 while the server can answer; 503 if an engine thread has died."""
+    """200 while the server can answer; 503 if an engine thread has died or is stuck."""
     problem = call.service.problem
     if problem is not None:
         raise ApiError(503, f"{problem}. Restart the server.")
@@ -43,10 +47,92 @@ def is_ready(call: CallOf) -> str | None:
     return service.problem
 
 
+@router.get("/metrics")
+def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE)
+
+
+@router.get("/v1/loads")
+async def loads(call: CallOf) -> dict[str, Any]:
+    """The work of each model, in the fields that SGLang's gateway reads."""
+    now = time.time()
+    entries = [model_load(served, now) for served in call.service.models.models.values()]
+    running = sum(one["num_running_reqs"] for one in entries)
+    waiting = sum(one["num_waiting_reqs"] for one in entries)
+    return {
+        "timestamp": now,
+        "version": __version__,
+        "dp_rank_count": 1,
+        "loads": entries,
+        "aggregate": {
+            "total_running_reqs": running,
+            "total_waiting_reqs": waiting,
+            "total_reqs": running + waiting,
+            "avg_token_usage": sum(one["token_usage"] for one in entries) / max(1, len(entries)),
+        },
+    }
+
+
+def model_load(served: ServedModel, now: float) -> dict[str, Any]:
+    load, pool = load_of(served), served.engine.engine.kv_cache.pool
+    used = pool.num_usable - pool.num_free - pool.num_evictable
+    return {
+        "model": served.name,
+        "dp_rank": 0,
+        "timestamp": now,
+        "num_running_reqs": load.num_running,
+        "num_waiting_reqs": load.num_waiting,
+        "num_total_reqs": load.num_running + load.num_waiting,
+        "num_waiting_uncached_tokens": load.tokens_ahead,
+        "num_used_tokens": used * pool.page_size,
+        "max_total_num_tokens": pool.num_usable * pool.page_size,
+        "token_usage": round(page_usage(served), 4),
+        "prefill_throughput": round(load.prefill_rate, 1),
+        "gen_throughput": round(load.decode_rate, 1),
+        "max_running_requests": served.loaded.engine_config.max_running,
+    }
+
+
+@router.get("/server_info")
+async def server_info(call: CallOf) -> dict[str, Any]:
+    """The settings in effect, and the defaults of each model. No keys."""
+    service = call.service
+    return {
+        "version": __version__,
+        "uptime_seconds": round(time.time() - service.started_at, 1),
+        "settings": service.config.to_dict(),
+        "has_api_keys": bool(service.keys),
+        "models": {name: model_info(service, name) for name in service.models.paths},
+    }
+
+
+def model_info(service: Service, name: str) -> dict[str, Any]:
+    served = service.models.models.get(name)
+    info: dict[str, Any] = {"path": service.models.paths[name], "is_loaded": served is not None}
+    if served is None:
+        return info
+    return info | {
+        "kind": served.kind,
+        "max_model_len": served.max_len,
+        "tool_format": type(served.tool_format).__name__,
+        "can_chat": served.can_chat,
+        "defaults": served.defaults,
+        "generation_config": served.loaded.generation_config.to_dict(),
+        "engine": served.loaded.engine_config.to_dict(),
+    }
+
+
 @router.get("/version")
 async def version() -> dict[str, str]:
     """The version of Weft."""
     return {"version": __version__}
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """A page with the routes of this server."""
+    return HTMLResponse(docs_page(request.app.openapi()))
 
 
 @router.head("/", include_in_schema=False)

@@ -131,6 +131,7 @@ class HttpServer(uvicorn.Server):
             sys.stderr.flush()
             os._exit(0)
         if self.service is not None:
+            self.watchdog.stop()
             self.service.models.close()
 
     @contextmanager
@@ -151,9 +152,12 @@ class HttpServer(uvicorn.Server):
         try:
             from weft.serve.app import create_app
             from weft.serve.model_loading import build_service, load_models
+            from weft.serve.watchdog import Watchdog
 
             service = build_service(self.settings, self.paths, self.keys, self.is_on_demand)
             app = create_app(service)
+            self.watchdog = Watchdog(service)
+            self.watchdog.start()
             self.loop.call_soon_threadsafe(self.attach, service, app)
             load_models(service, self.status)
             self.loop.call_soon_threadsafe(self.announce, service)

@@ -1,0 +1,120 @@
+"""`Watchdog`: a thread that notices an engine that is stuck or dead, and ends the process then.
+
+    step longer than 60 s            a warning with the stack of the engine thread, once per step
+    longer than 300 s and 20 times   /health is 503, running requests end with an error event, and
+    the predicted time, or dead      the process exits with 1, so that a service manager restarts it
+
+A stuck kernel cannot be interrupted from within the process, so there is no gentler remedy. The
+prediction is the time of a step with the largest number of tokens, at the measured rates.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from weft.serve.context import Service
+from weft.serve.served_model import ServedModel
+
+log = logging.getLogger(__name__)
+
+WARN_SECONDS = 60.0
+STUCK_SECONDS = 300.0
+STUCK_FACTOR = 20.0
+CHECK_SECONDS = 1.0
+END_SECONDS = 2.0
+"""Time for error events to be sent before the process exits."""
+
+
+def exit_now(code: int) -> None:
+    """End the process without waiting for threads, which are stuck."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@dataclass
+class Watchdog:
+    """Watches the engines of one service. Clock, sleep and exit are passed in by tests."""
+
+    service: Service
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    exit: Callable[[int], None] = exit_now
+    warned_steps: dict[str, float] = field(default_factory=dict)
+    """By model, the beginning of the last step that was reported."""
+    is_stopped: bool = False
+
+    def start(self) -> None:
+        threading.Thread(target=self.run, name="weft-watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Before engines are closed, which must not look like a failure."""
+        self.is_stopped = True
+
+    def run(self) -> None:
+        while not self.is_stopped:
+            if self.check():
+                return
+            self.sleep(CHECK_SECONDS)
+
+    def check(self) -> bool:
+        """Look at all engines once; True if the process has to end (or tests say that it has)."""
+        for served in list(self.service.models.models.values()):
+            problem = self.problem_with(served)
+            if problem is not None and not self.is_stopped:
+                self.give_up(served, problem)
+                return True
+        return False
+
+    def problem_with(self, served: ServedModel) -> str | None:
+        """Why an engine cannot work any more; None: it can. Reports long steps."""
+        engine = served.engine
+        if not engine.is_alive:
+            return f"the engine of model '{served.name}' has stopped"
+        began = engine.step_began_at
+        seconds = 0.0 if began is None else self.now() - began
+        if began is None or seconds < WARN_SECONDS:
+            return None
+        if self.warned_steps.get(served.name) != began:
+            self.warned_steps[served.name] = began
+            log.warning(
+                "model=%s step_seconds=%.0f state=slow stack:\n%s",
+                *(served.name, seconds, stack_of(engine.thread)),
+            )
+        if seconds > max(STUCK_SECONDS, STUCK_FACTOR * predicted_seconds(served)):
+            return f"the engine of model '{served.name}' is stuck in a step for {seconds:.0f} s"
+        return None
+
+    def give_up(self, served: ServedModel, problem: str) -> None:
+        """End the requests and the process."""
+        log.critical(
+            "model=%s state=failed problem=%r stack:\n%s",
+            *(served.name, problem, stack_of(served.engine.thread)),
+        )
+        self.service.fatal = problem
+        # the engine thread does not run: nothing else touches the receivers
+        served.engine.end_requests(problem)
+        self.sleep(END_SECONDS)
+        self.exit(1)
+
+
+def predicted_seconds(served: ServedModel) -> float:
+    """Time of the longest step that the scheduler plans, at the measured rates; 0.0 before any was
+    measured."""
+    load, config = served.engine.engine.scheduler.load(), served.loaded.engine_config
+    prefill = config.token_budget / load.prefill_rate if load.prefill_rate else 0.0
+    decode = config.max_running * config.num_steps / load.decode_rate if load.decode_rate else 0.0
+    return prefill + decode
+
+
+def stack_of(thread: threading.Thread | None) -> str:
+    """Where a thread is now."""
+    frame = None if thread is None else sys._current_frames().get(thread.ident or -1)
+    return "(no thread)" if frame is None else "".join(traceback.format_stack(frame))

@@ -1,0 +1,89 @@
+"""The watchdog: a slow step is reported, a stuck or dead engine ends the process. No sleeping."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.serve.server import make_service
+from weft.engine.request import RequestOutput
+from weft.serve.served_model import ServedModel
+from weft.serve.watchdog import END_SECONDS, Watchdog, predicted_seconds, stack_of
+
+
+class Fixture:
+    """A watchdog with a clock that tests set."""
+
+    def __init__(self) -> None:
+        self.time, self.slept, self.codes = 1000.0, list[float](), list[int]()
+        self.service = make_service()
+        self.served: ServedModel = self.service.models.get("decoder")
+        self.dog = Watchdog(self.service, lambda: self.time, self.slept.append, self.codes.append)
+
+    def in_step_for(self, seconds: float) -> bool:
+        self.served.engine.step_began_at = self.time - seconds
+        return self.dog.check()
+
+
+@pytest.fixture
+def watched() -> Iterator[Fixture]:
+    one = Fixture()
+    yield one
+    one.served.engine.step_began_at = None
+    one.service.models.close()
+
+
+def test_a_long_step_is_reported_once_with_the_stack(watched, caplog):
+    watched.served.loaded.generate("the cat", 2)  # starts the thread
+    with caplog.at_level(logging.WARNING):
+        assert not watched.in_step_for(59)
+        assert not caplog.records
+        assert not watched.in_step_for(61)
+        began = watched.served.engine.step_began_at
+        watched.time += 5
+        watched.served.engine.step_began_at = began
+        assert not watched.dog.check()
+    (message,) = caplog.messages
+    assert "model=decoder step_seconds=61 state=slow" in message and "wakeups.get()" in message
+    assert watched.codes == [] and watched.service.problem is None
+
+
+def test_a_stuck_engine_ends_its_requests_and_the_process(watched, caplog):
+    outputs: list[RequestOutput] = []
+    watched.served.engine.receivers["r1"] = outputs.append
+    assert not watched.in_step_for(300)
+    assert watched.in_step_for(301)
+    assert watched.codes == [1] and watched.slept == [END_SECONDS]
+    assert watched.service.problem == "the engine of model 'decoder' is stuck in a step for 301 s"
+    assert outputs[0].error == watched.service.problem
+    assert "state=failed" in caplog.text
+
+
+def test_a_step_that_is_predicted_to_be_long_is_not_stuck(watched):
+    assert predicted_seconds(watched.served) == 0.0
+    rates = watched.served.engine.engine.scheduler.state.step_times
+    rates.prefill.add(1.0, 0.05)  # 20 tokens per second: 2048 take 102 s
+    assert predicted_seconds(watched.served) == pytest.approx(2048 / 20)
+    assert not watched.in_step_for(2000)
+    assert watched.in_step_for(2049)
+
+
+def test_a_dead_engine_ends_the_process(watched):
+    assert not watched.dog.check()
+    watched.served.engine.failure = RuntimeError("broken")
+    watched.dog.run()
+    assert watched.codes == [1]
+    assert watched.service.problem == "the engine of model 'decoder' has stopped"
+
+
+def test_a_server_that_closes_its_engines_is_left_alone(watched):
+    watched.dog.stop()
+    watched.served.engine.is_closed = True
+    watched.dog.run()
+    assert not watched.dog.check() and watched.codes == []
+
+
+def test_a_thread_that_never_ran_has_no_stack():
+    assert stack_of(None) == "(no thread)"
