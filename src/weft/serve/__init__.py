@@ -41,6 +41,10 @@ protocol, whole and streamed:
     openai_completions  /v1/completions
     openai_embeddings   /v1/embeddings
     openai_models       /v1/models
+    openai_responses    /v1/responses
+    response_items      items of a conversation, as /v1/responses has them -> messages
+    response_events     choices -> output items of /v1/responses, and the events of a stream
+    response_store      responses that later requests may continue
     anthropic_messages  /v1/messages and /v1/messages/count_tokens
     anthropic_events    choices -> Anthropic's messages, whole and streamed
     attention           /v1/attention: attention weights of a recent response

@@ -26,6 +26,7 @@ from weft.serve.bodies import Body
 from weft.serve.config import ServeConfig
 from weft.serve.limits import Limits, Reservation
 from weft.serve.recent_responses import RecentResponses
+from weft.serve.response_store import ResponseStore
 from weft.serve.served_model import ModelRegistry, ServedModel
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Service:
     """HTTP requests that are being answered."""
     recent: RecentResponses = field(default_factory=RecentResponses)
     """For /v1/attention."""
+    stored_responses: ResponseStore = field(default_factory=ResponseStore)
 
     @property
     def problem(self) -> str | None:

@@ -11,6 +11,7 @@ from weft.serve import (
     openai_completions,
     openai_embeddings,
     openai_models,
+    openai_responses,
     operations,
 )
 
@@ -21,5 +22,6 @@ PROTOCOLS: dict[str, APIRouter] = {
     "openai completions": openai_completions.router,
     "openai embeddings": openai_embeddings.router,
     "openai models": openai_models.router,
+    "openai responses": openai_responses.router,
     "operations": operations.router,
 }
