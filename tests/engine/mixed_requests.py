@@ -80,6 +80,7 @@ class MixedRequests:
         self.vocab = checkpoint.model.config.vocab_size
         self.common = rng.choices(range(5, self.vocab), k=12)
         self.kept: list[Iterator[Any]] = []
+        self.submitted: list[str] = []
         self.num_requests = self.num_compared = self.num_faults = self.num_failed = 0
         self.real_run = self.client.engine.runner.run
         self.client.engine.runner.run = self.run_plan  # type: ignore[method-assign]
@@ -125,7 +126,8 @@ class MixedRequests:
         requests = [self.request() for _ in range(self.rng.randint(1, 4))]
         self.num_requests += len(requests)
         if kind == "submit":
-            self.client.abort(self.client.submit(requests[0]))
+            self.submitted.append(self.client.submit(requests[0]))
+            self.client.abort(self.submitted[-1])
         elif kind == "texts":
             texts = [list(request.prompt) for request in requests]
             self.use(self.client.embeddings(texts))
@@ -195,6 +197,8 @@ class MixedRequests:
                 self.client.step()
             check_engine(self.client.engine)
         self.kept.clear()
+        for request_id in self.submitted:  # again: a fault may have ended the call that aborts it
+            self.client.abort(request_id)
         self.client.step()
         check_all_returned(self.client)
 

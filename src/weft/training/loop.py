@@ -129,7 +129,7 @@ class Trainer:
         """The batches of each update (`accumulate` of them), as row numbers. Advances step, epoch
         and index of the state."""
         state, accumulate = self.state, self.config.accumulate
-        while not self.is_finished:
+        while True:
             plan = self.data.plan(state.epoch)
             while state.index < len(plan) and not self.is_finished:
                 batches = plan[state.index : state.index + accumulate]
@@ -137,7 +137,10 @@ class Trainer:
                 state.step += 1
                 yield batches
             if state.index >= len(plan):
+                # also in a finished run that was killed between the last step and this line
                 state.epoch, state.index = state.epoch + 1, 0
+            if self.is_finished:
+                return
 
     def train_step(self, batches: Sequence[list[int]]) -> tuple[float, int]:
         """One update of the weights: (mean loss per token, target tokens), over all processes."""

@@ -25,6 +25,7 @@ from weft.checkpoint.families.gguf_metadata import (
 )
 from weft.checkpoint.families.hf_config import ACTIVATIONS, HF_ACTIVATIONS, HFConfig
 from weft.checkpoint.weight_rules import WeightRule, layer, layers, same, stacked_layers
+from weft.core.errors import shown
 from weft.models.config import ModelConfig
 
 HAS_LM_HEAD = {"BertModel": False, "BertForMaskedLM": True, "BertForPreTraining": True}
@@ -186,7 +187,7 @@ def read_gguf(gguf: GGUFMetadata) -> dict[str, Any]:
     gguf.require("attention.causal", False)
     pooling = gguf.count("pooling_type", 1)
     if pooling not in GGUF_POOLINGS:
-        gguf.fail("pooling_type", repr(pooling), "1 (mean) or 2 (first token)")
+        gguf.fail("pooling_type", shown(pooling), "1 (mean) or 2 (first token)")
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",

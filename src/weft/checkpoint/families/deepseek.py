@@ -43,7 +43,7 @@ from weft.checkpoint.weight_rules import (
     stacked_by_index,
     stacked_layers,
 )
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shown
 from weft.models.config import ModelConfig
 from weft.nn.config import MixtureOfExpertsConfig
 from weft.nn.positions.config import RotaryConfig
@@ -305,7 +305,7 @@ def read_gguf(gguf: GGUFMetadata) -> dict[str, Any]:
     gguf.require("nextn_predict_layers", 0)
     gating = gguf.get("expert_gating_func", SOFTMAX)
     if gating not in (SOFTMAX, SIGMOID):
-        gguf.fail("expert_gating_func", repr(gating), "1 (softmax) or 2 (sigmoid)")
+        gguf.fail("expert_gating_func", shown(gating), "1 (softmax) or 2 (sigmoid)")
     sizes = gguf.sizes(GGUF_SIZES)
     return {
         "hidden_act": "silu",
@@ -327,7 +327,7 @@ def read_gguf_latent_sizes(gguf: GGUFMetadata) -> dict[str, Any]:
     key = gguf.size("attention.key_length_mla", gguf.get("attention.key_length"))
     value = gguf.size("attention.value_length_mla", gguf.get("attention.value_length"))
     if key <= rope:
-        gguf.fail("attention.key_length", repr(key), f"above rope.dimension_count, {rope}")
+        gguf.fail("attention.key_length", shown(key), f"above rope.dimension_count, {rope}")
     return {
         "kv_lora_rank": gguf.size("attention.kv_lora_rank"),
         "q_lora_rank": gguf.count("attention.q_lora_rank", 0) or None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.checkpoint.families.gguf_metadata import ROPE_ORIGINAL_LENGTH, GGUFMetadata, rope_rule
 from weft.checkpoint.families.hf_config import ORIGINAL_LENGTH, HFConfig
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shown
 
 MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 FIXED = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
@@ -25,7 +25,7 @@ def read_deepseek_yarn(gguf: GGUFMetadata) -> dict[str, Any]:
     if kind == "none":
         return {"rope_theta": theta}
     if kind != "yarn":
-        gguf.fail("rope.scaling.type", repr(kind), "none or yarn")
+        gguf.fail("rope.scaling.type", shown(kind), "none or yarn")
     # a tenth in 32 bits: rounding restores 0.707 and 1.0
     mscale = round(gguf.number(MULTIPLIER, 0.0) * 10, 6)
     rule = {

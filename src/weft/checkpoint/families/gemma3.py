@@ -212,7 +212,7 @@ def read_layer_types(gguf: GGUFMetadata, count: int) -> list[str]:
     if isinstance(pattern, np.ndarray) and len(pattern) == count:
         return [SLIDING if windowed else FULL for windowed in pattern.tolist()]
     if isinstance(pattern, bool) or not isinstance(pattern, int) or pattern < 1:
-        gguf.fail(key, repr(pattern), "a number or one flag per layer")
+        gguf.fail(key, shown(pattern), "a number or one flag per layer")
     return layer_types(count, int(pattern))
 
 

@@ -133,14 +133,14 @@ class GGUFMetadata:
         """A DataError for a sliding window, unless it is as long as the context."""
         window = self.get("attention.sliding_window", 0)
         if window and window < self.size("context_length"):
-            self.fail("attention.sliding_window", repr(window), "absent in this architecture")
+            self.fail("attention.sliding_window", shown(window), "absent in this architecture")
 
     def check_supported(self) -> None:
         """A DataError for settings of architectures that Weft does not have."""
         for key, neutral in NEUTRAL.items():
             self.require(key, neutral)
         if self.get("expert_count", 0) and self.prefix != "deepseek2":
-            self.fail("expert_count", repr(self.get("expert_count")), "0 in this architecture")
+            self.fail("expert_count", shown(self.get("expert_count")), "0 in this architecture")
 
     def fail(self, key: str, value: str, allowed: str) -> None:
         raise DataError(

@@ -236,7 +236,7 @@ def windowed_layers(hf: HFConfig, count: int) -> list[bool] | None:
     if types is None:
         return None
     if not isinstance(types, list) or len(types) != count:
-        value = f"a list of {len(types)}" if isinstance(types, list) else repr(types)
+        value = f"a list of {len(types)}" if isinstance(types, list) else shown(types)
         raise DataError(f"layer_types is {value}: it must name {count} layers.", hf.path)
     unknown = [kind for kind in types if not isinstance(kind, str) or kind not in LAYER_TYPES]
     if unknown:
