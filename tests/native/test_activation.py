@@ -7,7 +7,7 @@ import torch
 
 from weft.core.errors import WeftError
 from weft.native import kernels
-from weft.native.kernels import ACTIVATIONS, activation
+from weft.native.kernels import ACTIVATIONS, activation, padded_activation
 
 
 @pytest.fixture(params=["native", "torch"])
@@ -64,3 +64,17 @@ def test_gradients_and_other_dtypes_take_torch() -> None:
 def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(WeftError, match="sillu"):
         activation("sillu", torch.zeros(1))
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_without_the_library_a_row_has_the_same_bits_with_three_threads(kind: str) -> None:
+    # torch divides GELU among threads from 2**14 elements on, other functions from 2**15
+    x_NF = torch.randn(155, 152, generator=torch.Generator().manual_seed(0))
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        together_NF = padded_activation(ACTIVATIONS[kind], x_NF)
+    finally:
+        torch.set_num_threads(before)
+    each_NF = torch.cat([padded_activation(ACTIVATIONS[kind], x_F[None]) for x_F in x_NF])
+    assert torch.equal(together_NF, each_NF)

@@ -97,8 +97,9 @@ def tiled_linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tens
     """By torch, in tiles of equal size; the last tile is padded with zeros."""
     rows = tile_rows(*weight_OI.shape, weight_OI.data_ptr() % ALIGNMENT // 4)
     tiles = F.pad(x_NI, (0, 0, 0, -x_NI.shape[0] % rows)).split(rows)
-    # a clone of each tile: the routine may depend on how its input is aligned
-    results = [F.linear(tile.clone(), weight_OI, bias_O) for tile in tiles if len(tile)]
+    # a copy of each tile: the routine may depend on the alignment and the strides of its input
+    copies = [tile.clone(memory_format=torch.contiguous_format) for tile in tiles if len(tile)]
+    results = [F.linear(tile, weight_OI, bias_O) for tile in copies]
     return torch.cat(results)[: x_NI.shape[0]] if results else x_NI.new_zeros(0, len(weight_OI))
 
 
@@ -237,8 +238,9 @@ ACTIVATION_IDS = {"sigmoid": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4}
 VECTOR_MULTIPLE = 64
 """torch treats the last elements of an array, which fill no vector, by another routine that rounds
 differently. Rows of a multiple of this size have no such elements."""
-SINGLE_THREAD_SIZE = 2**15
-"""Elements up to which torch uses one thread: each thread would have last elements of its own."""
+SINGLE_THREAD_SIZE = 2**14
+"""Elements up to which torch uses one thread (GELU; 2**15 for most functions): each thread would
+have last elements of its own."""
 
 
 def activation(kind: str, x: Tensor, up: Tensor | None = None) -> Tensor:
