@@ -21,10 +21,12 @@ def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path):
     file.write_text('port = 1\nhost = "::1"\nmax_queued = 7\ncors = ["a"]\n[alias]\nx = "m"\n')
     environ = {"WEFT_SERVE_PORT": "2", "WEFT_SERVE_CORS": "b, c", "WEFT_SERVE_LENIENT": "1"}
     options = {"port": "3", "defaults": ["temperature=0.5", "top_k=3"], "host": None}
+    options["languages"] = ["demo=en:de"]
     config = serve_settings(options, environ, file)
     assert (config.port, config.host, config.max_queued) == (3, "::1", 7)
     assert config.cors == ("b", "c") and config.lenient and config.alias == {"x": "m"}
     assert config.defaults == {"temperature": 0.5, "top_k": 3}
+    assert config.language_pairs == {"demo": ("en", "de")}
     assert serve_settings({}, {}) == ServeConfig()
     assert serve_settings({"cache": "0.5"}, {}).cache == 0.5
 
@@ -35,6 +37,9 @@ def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path):
         ({"port": "x"}, "port is 'x'"),
         ({"defaults": ["temperature"]}, "defaults is 'temperature': it must be NAME=VALUE"),
         ({"defaults": ["temperatur=1"]}, "temperature"),
+        ({"languages": ["demo"]}, "languages is 'demo': it must be NAME=VALUE, such as demo=en:de"),
+        ({"languages": ["demo=en"]}, "'demo=en' is not NAME=SRC:TGT"),
+        ({"languages": ["demo=en:D"]}, "'D' is not a language code"),
         ({"tls_cert": "a"}, "both are needed"),
         ({"metrics_prefix": "a-b"}, "metrics_prefix is 'a-b'"),
         ({"log_format": "xml"}, "log_format is 'xml'"),

@@ -34,6 +34,8 @@ LIBRARIES = ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client")
 """What the extra `serve` installs."""
 
 METAVARS = {
+    "alias": "NAME=MODEL",
+    "languages": "NAME=SOURCE:TARGET",
     "uds": "PATH",
     "tls_cert": "FILE",
     "tls_key": "FILE",
@@ -78,7 +80,7 @@ def option_annotation(name: str, one: FieldInfo) -> Any:
     if kind is not None:
         info = typer.Option(
             option(name),
-            metavar="NAME=VALUE" if kind is dict else "TEXT",
+            metavar=METAVARS.get(name, "NAME=VALUE" if kind is dict else "TEXT"),
             help=f"{one.description} May be repeated.",
         )
         return Annotated[list[str] | None, info]

@@ -47,6 +47,9 @@ protocol, whole and streamed:
     response_store      responses that later requests may continue
     anthropic_messages  /v1/messages and /v1/messages/count_tokens
     anthropic_events    choices -> Anthropic's messages, whole and streamed
+    rerank              /v1/rerank and /v1/score: relevance of texts
+    tokenization        /tokenize and /detokenize
+    libretranslate      /translate and /languages
     attention           /v1/attention: attention weights of a recent response
     operations          /health, /ready, /metrics, /v1/loads, /server_info, /version, /docs, /
 """

@@ -22,10 +22,17 @@ from pydantic.fields import FieldInfo
 from weft.core.config import Config, read_settings
 from weft.core.errors import Problem, UsageError
 from weft.sampling.params import SamplingParams
+from weft.text.languages import LanguagePair, parse_languages
 
 MIB = 2**20
 VARIABLE = "WEFT_SERVE_"
 """Prefix of the environment variables."""
+EXAMPLES = {
+    "alias": "gpt-4o=smollm2",
+    "languages": "demo=en:de",
+    "defaults": "temperature=0.7",
+}
+"""An entry of each table."""
 
 
 class ServeConfig(Config):
@@ -35,6 +42,9 @@ class ServeConfig(Config):
     """MODEL or NAME=MODEL; none: all pulled models, each loaded at its first request."""
     alias: dict[str, str] = {}
     """Another name of a model, as NAME=MODEL; gpt-4o=smollm2 for programs with a fixed name."""
+    languages: dict[str, str] = {}
+    """Languages of a translation model, as NAME=SOURCE:TARGET; default: those of its config.json.
+    demo=en:de lets /translate use the model demo."""
     host: str = "127.0.0.1"
     """Address to listen on. Other than loopback addresses need API keys or --no-auth."""
     port: int = Field(8000, ge=0, le=65535)
@@ -110,6 +120,11 @@ class ServeConfig(Config):
         except ValueError:
             return False
 
+    @property
+    def language_pairs(self) -> dict[str, LanguagePair]:
+        """Source and target by name of the model; raises a UsageError for other texts."""
+        return parse_languages([f"{name}={codes}" for name, codes in self.languages.items()])
+
     def cross_checks(self) -> Iterable[Problem]:
         if not self.metrics_prefix.isidentifier():
             yield Problem(
@@ -124,6 +139,7 @@ class ServeConfig(Config):
                 ("tls_cert", "tls_key"),
             )
         SamplingParams.from_dict(self.defaults, "defaults")
+        _ = self.language_pairs
 
 
 def serve_settings(
@@ -157,13 +173,14 @@ def container(info: FieldInfo) -> type | None:
 
 
 def read_table(name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """['temperature=0.7'] -> {'temperature': 0.7}; names of models stay texts."""
+    """['temperature=0.7'] -> {'temperature': 0.7}; other values stay texts."""
     table: dict[str, Any] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not (key and equals and value):
-            example = "temperature=0.7" if name == "defaults" else "gpt-4o=smollm2"
-            raise UsageError(f"{name} is '{text}': it must be NAME=VALUE, such as {example}.")
+            raise UsageError(
+                f"{name} is '{text}': it must be NAME=VALUE, such as {EXAMPLES[name]}."
+            )
         table[key] = json_or_text(value) if name == "defaults" else value
     return table
 

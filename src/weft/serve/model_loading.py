@@ -13,6 +13,7 @@ from pathlib import Path
 
 from weft.checkpoint.hub import resolve
 from weft.core.config import read_text
+from weft.core.errors import UsageError
 from weft.core.memory import available_memory
 from weft.core.registry import pick
 from weft.engine.config import EngineConfig
@@ -27,6 +28,7 @@ from weft.serve.limits import Limits
 from weft.serve.request_log import log_request
 from weft.serve.served_model import ModelRegistry, ServedModel
 from weft.serve.tool_formats import TOOL_FORMATS
+from weft.text.languages import LanguagePair
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ def build_service(
     """The state of a server whose models are not loaded yet."""
     if config.tool_format is not None:
         pick(TOOL_FORMATS, config.tool_format, "tool format")
+    languages = languages_of(config, paths)
     engine = engine_config(config, paths)
     template = None if config.chat_template is None else read_text(Path(config.chat_template))
 
@@ -52,7 +55,12 @@ def build_service(
 
     def make(name: str, loaded: LoadedModel) -> ServedModel:
         served = ServedModel(
-            name, loaded, config.tool_format, config.defaults, max_len=config.max_model_len
+            name,
+            loaded,
+            config.tool_format,
+            config.defaults,
+            max_len=config.max_model_len,
+            languages=languages.get(name),
         )
         warm_up(served)
         return served
@@ -62,6 +70,17 @@ def build_service(
         config.max_queued, config.max_queue_seconds, config.max_concurrent, config.max_output
     )
     return Service(registry, config, keys, limits, [log_request])
+
+
+def languages_of(config: ServeConfig, paths: Mapping[str, str]) -> dict[str, LanguagePair]:
+    """Languages that the settings give to models; a UsageError for a model that is not served."""
+    for name in config.languages:
+        if name not in paths:
+            raise UsageError(
+                f"--languages {name}={config.languages[name]}: '{name}' is not a served model. "
+                f"Served are {', '.join(paths)}."
+            )
+    return config.language_pairs
 
 
 def engine_config(config: ServeConfig, paths: Mapping[str, str]) -> EngineConfig:

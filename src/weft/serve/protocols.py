@@ -7,12 +7,15 @@ from fastapi import APIRouter
 from weft.serve import (
     anthropic_messages,
     attention,
+    libretranslate,
     openai_chat,
     openai_completions,
     openai_embeddings,
     openai_models,
     openai_responses,
     operations,
+    rerank,
+    tokenization,
 )
 
 PROTOCOLS: dict[str, APIRouter] = {
@@ -23,5 +26,8 @@ PROTOCOLS: dict[str, APIRouter] = {
     "openai embeddings": openai_embeddings.router,
     "openai models": openai_models.router,
     "openai responses": openai_responses.router,
+    "rerank": rerank.router,
+    "tokenization": tokenization.router,
+    "libretranslate": libretranslate.router,
     "operations": operations.router,
 }

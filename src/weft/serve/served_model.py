@@ -24,6 +24,7 @@ from weft.engine.request_builder import RequestBuilder
 from weft.serve.api_errors import ApiError
 from weft.serve.output_parser import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
 from weft.serve.tool_formats import TOOL_FORMATS, ToolFormat, detect_tool_format
+from weft.text.languages import LanguagePair
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class ServedModel:
         defaults: Mapping[str, Any] | None = None,
         created: int | None = None,
         max_len: int | None = None,
-        languages: tuple[str, str] | None = None,
+        languages: LanguagePair | None = None,
     ) -> None:
         """`tool_format`: a name in TOOL_FORMATS, None: found by the chat template. `defaults`:
         sampling keywords for requests that leave them out. `max_len`: lower than the model's.
@@ -62,7 +63,7 @@ class ServedModel:
         self.max_len = checked_len(name, max_len, loaded.model.config.max_cached_len)
         """Prompt and new tokens together."""
         self.defaults = dict(defaults or {})
-        self.languages = languages or loaded.checkpoint.languages
+        self.languages = checked_languages(name, loaded, languages)
         """Codes of source and target of a translation model; None: not known."""
         self.created = int(time.time()) if created is None else created
         """Seconds since 1970, as OpenAI's list of models has them."""
@@ -111,6 +112,18 @@ def checked_len(name: str, asked: int | None, limit: int) -> int:
             "that."
         )
     return asked or limit
+
+
+def checked_languages(
+    name: str, loaded: LoadedModel, given: LanguagePair | None
+) -> LanguagePair | None:
+    """The languages given, or those of the checkpoint; a UsageError if the model has none."""
+    if given is not None and loaded.kind != "encoder-decoder":
+        raise UsageError(
+            f"--languages {name}={':'.join(given)}: the model is of kind {loaded.kind}, and only "
+            "translation models have languages. Leave it out."
+        )
+    return given or loaded.checkpoint.languages
 
 
 class ModelRegistry:

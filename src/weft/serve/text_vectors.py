@@ -51,25 +51,31 @@ async def embed_inputs(
     inputs: Sequence[TextOrIds],
     param: str = "input",
     truncate: bool = False,
+    names: Sequence[str] = (),
 ) -> TextVectors:
-    """One vector per input. `param`: the field that errors name; `truncate`: cut off the end of
-    texts that are too long."""
+    """One vector per input. `param`: the field that errors name, or `names`: a name of each input;
+    `truncate`: cut off the end of texts that are too long."""
     if not 1 <= len(inputs) <= MAX_TEXTS:
         raise ApiError(
             400, f"{param} has {len(inputs)} entries: 1 to {MAX_TEXTS} are allowed.", param
         )
-    return await until_gone(call, embed(call, served, inputs, param, truncate))
+    names = names or [f"{param} {index}" for index in range(len(inputs))]
+    return await until_gone(call, embed(call, served, inputs, names, truncate))
 
 
 async def embed(
-    call: HttpCall, served: ServedModel, inputs: Sequence[TextOrIds], param: str, truncate: bool
+    call: HttpCall,
+    served: ServedModel,
+    inputs: Sequence[TextOrIds],
+    names: Sequence[str],
+    truncate: bool,
 ) -> TextVectors:
     pool = find_pooling(served.loaded.generation_config.pooling)
 
     def prepare() -> tuple[list[list[int]], int, list[PreparedRequest]]:
         call.limits.check_room(served, [])
         rows = input_rows(served, inputs)
-        rows, num_truncated = fit(served, rows, param, truncate)
+        rows, num_truncated = fit(served, rows, names, truncate)
         key, engine = call.caller.name, served.engine.engine
         return rows, num_truncated, [engine.prepare_embedding(row, key=key) for row in rows]
 
@@ -93,7 +99,7 @@ def input_rows(served: ServedModel, inputs: Sequence[TextOrIds]) -> list[list[in
 
 
 def fit(
-    served: ServedModel, rows: list[list[int]], param: str, truncate: bool
+    served: ServedModel, rows: list[list[int]], names: Sequence[str], truncate: bool
 ) -> tuple[list[list[int]], int]:
     """Rows that the model can read, and how many were truncated."""
     limit = max_embedded_len(served.loaded.model.config, served.tokenizer)
@@ -101,13 +107,13 @@ def fit(
         end = served.tokenizer.frame[1]
         cut = [row if len(row) <= limit else [*row[: limit - len(end)], *end] for row in rows]
         return cut, sum(len(row) > limit for row in rows)
-    for index, row in enumerate(rows):
+    for name, row in zip(names, rows, strict=True):
         if not 1 <= len(row) <= limit:
             raise ApiError(
                 400,
-                f"{param} {index} has {len(row)} tokens, and the model reads 1 to {limit}. "
+                f"{name} has {len(row)} tokens, and the model reads 1 to {limit}. "
                 "Split the text into shorter ones.",
-                param,
+                name.partition(" ")[0],
                 "context_length_exceeded" if row else None,
             )
     return rows, 0
