@@ -7,7 +7,6 @@ import re
 
 from tests.serve.scripted import NAME, scripted_service
 from weft.serve.context import Service
-from weft.serve.protocols import PROTOCOLS
 
 SENTENCE = "It is sunny: 22 \u00b0C \U0001f31e"
 """Has characters of several bytes, as streams must keep them whole."""
@@ -28,12 +27,6 @@ def answer(prompt: str) -> str:
 def speaking_service() -> Service:
     """A service with the model `scripted`."""
     return scripted_service(answer, max_len=MAX_LEN)
-
-
-def is_served(path: str) -> bool:
-    """Whether a route exists."""
-    routes = [route for router in PROTOCOLS.values() for route in router.routes]
-    return any(getattr(route, "path", None) == path for route in routes)
 
 
 MODEL = NAME

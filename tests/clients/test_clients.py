@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.clients.install import COMMAND, environments, is_installed, python_of, requirements
-from tests.clients.speaker import is_served, speaking_service
+from tests.clients.speaker import speaking_service
 from tests.serve.server import RunningServer, running
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -64,8 +64,6 @@ def run_script(environment: str, script: str, url: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("environment", "script", "route"), CLIENTS)
 def test_a_client_accepts_every_response(server, environment, script, route):
-    if not is_served(route):
-        pytest.skip(f"{route} is not served yet")
     require(environment)
     report = run_script(environment, script, server.url)
     assert len(report["checked"]) > 3

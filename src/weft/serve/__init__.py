@@ -51,5 +51,10 @@ protocol, whole and streamed:
     tokenization        /tokenize and /detokenize
     libretranslate      /translate and /languages
     attention           /v1/attention: attention weights of a recent response
+    ollama              Ollama's /api/chat and /api/generate
+    ollama_embeddings   /api/embed, /api/embeddings
+    ollama_models       /api/tags, /api/ps, /api/show, /api/version
+    ollama_fields       fields that several of Ollama's routes have; options; thinking; times
+    ollama_messages     messages and tool calls between Ollama's form and OpenAI's
     operations          /health, /ready, /metrics, /v1/loads, /server_info, /version, /docs, /
 """

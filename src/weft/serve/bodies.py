@@ -47,9 +47,13 @@ TemplateVariable = Annotated[T | None, TEMPLATE]
 """Passed to the model's chat template."""
 
 
+NOTHING: tuple[object, ...] = (None, False, "", [], {})
+"""Values with which clients say that they do not use a field."""
+
+
 def rejected(note: str, code: str | None = None) -> FieldClass:
     """The class of a field that is answered with 400: `Annotated[Any, rejected("Leave it out.")]`.
-    null, false, [] and {} are accepted: they ask for nothing."""
+    null, false and empty values are accepted: they ask for nothing."""
     return FieldClass("rejected", note, code)
 
 
@@ -69,7 +73,7 @@ class Body(BaseModel):
         one included. Returns warnings."""
         for name, info in type(self).model_fields.items():
             kind = field_class(info)
-            if kind.name == "rejected" and getattr(self, name) not in (None, False, [], {}):
+            if kind.name == "rejected" and getattr(self, name) not in NOTHING:
                 message = f"{where}{name} is not supported: {kind.note}"
                 raise ApiError(400, message, param=where + name, code=kind.code)
         warnings = self.check_unknown(is_lenient, where) if self.is_strict else []

@@ -51,6 +51,13 @@ class TextOptions:
     is_streamed: bool = False
 
 
+def sampling_params(served: ServedModel, options: TextOptions) -> SamplingParams:
+    """The sampling parameters of a request, with a seed."""
+    values = {**served.defaults, **options.sampling}
+    values["seed"] = secrets.randbelow(MAX_SEED) if options.seed is None else options.seed
+    return SamplingParams.from_dict(values)
+
+
 def make_request(
     served: ServedModel, caller: Caller, prompt: Sequence[int], options: TextOptions
 ) -> GenerationRequest:
@@ -66,11 +73,8 @@ def make_request(
             code="context_length_exceeded",
         )
     limit = room if options.max_tokens is None else min(options.max_tokens, room)
-    values = {**served.defaults, **options.sampling}
-    values["seed"] = secrets.randbelow(MAX_SEED) if options.seed is None else options.seed
-    made = GenerationOptions(
-        limit, options.n, SamplingParams.from_dict(values), tuple(options.stop), options.grammar
-    )
+    sampling = sampling_params(served, options)
+    made = GenerationOptions(limit, options.n, sampling, tuple(options.stop), options.grammar)
     request = served.builder.completion(prompt, made)
     ends = frozenset() if options.ignore_eos else request.ends
     return replace(

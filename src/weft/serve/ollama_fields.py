@@ -1,0 +1,222 @@
+"""What Ollama's routes share: bodies, options, formats, thinking, times and errors.
+
+Ollama's own programs and `curl -d` send JSON with any content type, so `JsonRoute` reads every body
+as JSON. Unknown fields and options are ignored, as Ollama does. Sampling parameters that a request
+leaves out are those of the server and the model, not Ollama's.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
+from pydantic import Field
+from starlette.responses import Response
+
+from weft.core.errors import shown
+from weft.engine.grammar import Grammar, make_grammar
+from weft.sampling.params import MAX_LOGPROBS
+from weft.serve.api_errors import ApiError
+from weft.serve.bodies import LooseBody, NoEffect, TemplateVariable, rejected
+from weft.serve.context import HttpCall
+from weft.serve.responses import error_responses
+from weft.serve.served_model import ServedModel
+from weft.serve.text_options import TextOptions
+
+SAMPLING_OPTIONS = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+"""Ollama's names -> fields of SamplingParams."""
+RANDOM_SEED = -1
+TEXT_ONLY = "models here read text only. Leave it out."
+
+
+class JsonRoute(APIRoute):
+    """A route that reads its body as JSON, whatever its content type."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            headers = [one for one in request.scope["headers"] if one[0] != b"content-type"]
+            request.scope["headers"] = [*headers, (b"content-type", b"application/json")]
+            return await handle(Request(request.scope, request.receive))
+
+        return handle_json
+
+
+def ollama_router() -> APIRouter:
+    """A router of Ollama's routes."""
+    errors = error_responses(404, protocol="ollama")
+    return APIRouter(prefix="/api", tags=["Ollama"], route_class=JsonRoute, responses=errors)
+
+
+class OllamaOptions(LooseBody):
+    """Options of a text; names are those of a Modelfile's parameters."""
+
+    num_predict: int | None = None
+    """Maximum number of new tokens; 0 or less: all that the context length leaves."""
+    temperature: float | None = None
+    """Sampling temperature; 0: greedy."""
+    top_k: int | None = None
+    """Sample from the k most likely tokens; 0 or -1: all."""
+    top_p: float | None = None
+    """Nucleus sampling."""
+    min_p: float | None = None
+    """Minimum probability of a token, relative to the most likely one."""
+    repeat_penalty: float | None = None
+    """Above 1: tokens of the prompt and the output become less likely."""
+    presence_penalty: float | None = None
+    """Subtracted from the logits of tokens that occur in the output."""
+    frequency_penalty: float | None = None
+    """Subtracted from a token's logit once for each occurrence in the output."""
+    seed: int | None = None
+    """Seed of the random draws; -1: a random one."""
+    stop: str | list[str] | None = None
+    """Stop strings, which are not part of the text."""
+    num_ctx: NoEffect[int] = None
+    """The context length is always the model's."""
+    num_keep: NoEffect[int] = None
+    num_batch: NoEffect[int] = None
+    num_gpu: NoEffect[int] = None
+    main_gpu: NoEffect[int] = None
+    num_thread: NoEffect[int] = None
+    use_mmap: NoEffect[bool] = None
+    repeat_last_n: NoEffect[int] = None
+    """repeat_penalty counts all tokens."""
+    typical_p: NoEffect[float] = None
+
+
+class OllamaBody(LooseBody):
+    """Fields of all of Ollama's requests that name a model."""
+
+    model: str
+    """Name of a served model, with or without `:latest`."""
+    options: OllamaOptions | None = None
+    """Sampling parameters, num_predict and stop."""
+    keep_alive: NoEffect[float | str] = None
+    """Models stay loaded. With an empty prompt, 0 is answered with done_reason unload."""
+
+
+class OllamaTextBody(OllamaBody):
+    """Fields of /api/chat and /api/generate."""
+
+    stream: bool | None = None
+    """Send the text as it is generated; default true."""
+    format: Any = None
+    """"json" for a JSON object, or a JSON schema: the text is valid under it."""
+    think: TemplateVariable[bool | str] = None
+    """enable_thinking of the chat template; low, medium or high: reasoning_effort too."""
+    logprobs: bool | None = None
+    """Return the log-probability of each token."""
+    top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
+    """With logprobs: also those of the N most likely tokens."""
+    truncate: NoEffect[bool] = None
+    """A prompt that does not fit is an error with both lengths."""
+    shift: NoEffect[bool] = None
+    """A text ends where the context length ends."""
+    images: Annotated[Any, rejected(TEXT_ONLY)] = None
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.stream is not False
+
+    @property
+    def is_unload(self) -> bool:
+        """Whether keep_alive is zero: 0, "0" or "0s"."""
+        if isinstance(self.keep_alive, str):
+            return self.keep_alive.rstrip("hmsunµ") in ("0", "0.0", "-0")
+        return self.keep_alive == 0
+
+
+def warn_ignored(call: HttpCall, body: OllamaTextBody, *names: str) -> None:
+    """Name the fields of a request that change nothing, although they would change the text in
+    Ollama."""
+    ignored = [name for name in names if getattr(body, name) not in (None, False, "", [])]
+    if ignored:
+        call.warn(f"these fields have no effect here: {', '.join(ignored)}")
+
+
+def ollama_text_options(body: OllamaTextBody) -> TextOptions:
+    """The options of a text, with the grammar of its format."""
+    options = body.options or OllamaOptions()
+    values: dict[str, Any] = {
+        name: getattr(options, theirs)
+        for theirs, name in SAMPLING_OPTIONS.items()
+        if getattr(options, theirs) is not None
+    }
+    if values.get("top_k", 0) < 0:
+        values["top_k"] = 0
+    if body.logprobs:
+        values["logprobs"] = body.top_logprobs or 0
+    limit, seed = options.num_predict or 0, options.seed
+    return TextOptions(
+        max_tokens=limit if limit > 0 else None,
+        sampling=values,
+        seed=None if seed is None or seed == RANDOM_SEED else seed % 2**63,
+        stop=[options.stop] if isinstance(options.stop, str) else options.stop or (),
+        grammar=grammar_of_format(body.format),
+        is_streamed=body.is_streamed,
+    )
+
+
+def grammar_of_format(value: Any) -> Grammar | None:
+    """The grammar of a format: "json", a JSON schema, or none."""
+    if value in (None, ""):
+        return None
+    if value == "json":
+        return make_grammar("json_object", None)
+    if isinstance(value, dict):
+        return make_grammar("json_schema", value)
+    raise ApiError(400, f'format is {shown(value)}: it must be "json" or a JSON schema.', "format")
+
+
+def thinking_variables(served: ServedModel, think: bool | str | None) -> dict[str, Any]:
+    """Variables of the chat template."""
+    if think is None or think == "":
+        return {}
+    if think and served.reasoning is None:
+        raise ApiError(
+            400,
+            f"think is {shown(think)}, but the chat template of model '{served.name}' has no "
+            "thinking. Leave it out.",
+            "think",
+        )
+    variables: dict[str, Any] = {"enable_thinking": bool(think)}
+    return {**variables, "reasoning_effort": think} if isinstance(think, str) else variables
+
+
+def timestamp(seconds: float | None = None) -> str:
+    """RFC 3339, in UTC; None: now."""
+    moment = datetime.fromtimestamp(time.time() if seconds is None else seconds, UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def nanoseconds(seconds: float) -> int:
+    return max(0, int(seconds * 1e9))
+
+
+def source_ids(served: ServedModel, text: str) -> list[int]:
+    """The token ids of a text to translate. One that does not fit is an error: it is never
+    truncated."""
+    ids = served.tokenizer.encode(text, max_len=sys.maxsize)
+    if len(ids) > served.max_len:
+        raise ApiError(
+            400,
+            f"the prompt has {len(ids)} tokens, and the model's context length is "
+            f"{served.max_len}. Split the text into shorter ones.",
+            "prompt",
+            "context_length_exceeded",
+        )
+    return ids
