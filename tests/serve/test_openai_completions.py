@@ -166,3 +166,10 @@ def test_end_tokens_wait_for_min_tokens(server):
     assert usage["completion_tokens"] == 1
     usage = server.post("/v1/completions", {**body, "min_tokens": 5}).json()["usage"]
     assert usage["completion_tokens"] == 6
+
+
+def test_a_prompt_that_is_too_long_is_named(server):
+    answer = server.post("/v1/completions", {"model": "decoder", "prompt": [5] * 60})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+    assert answer.json()["error"]["code"] == "context_length_exceeded"

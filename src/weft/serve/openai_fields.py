@@ -177,6 +177,7 @@ def text_options(
         include_stop=bool(body.include_stop_str_in_output),
         cache_salt=body.cache_salt,
         is_streamed=bool(body.stream),
+        prompt_field="prompt" if "prompt" in type(body).model_fields else "messages",
     )
 
 

@@ -49,6 +49,8 @@ class TextOptions:
     """Whether a stop string is part of the text that it ends."""
     cache_salt: str | None = None
     is_streamed: bool = False
+    prompt_field: str = "messages"
+    """The request's field with the prompt, for messages."""
 
 
 def sampling_params(served: ServedModel, options: TextOptions) -> SamplingParams:
@@ -69,7 +71,7 @@ def make_request(
             f"the prompt has {len(prompt)} tokens, and the model's context length is "
             f"{served.max_len}, of which at least one is needed for the answer. Shorten the "
             f"prompt to {served.max_len - 1} tokens.",
-            param="messages",
+            param=options.prompt_field,
             code="context_length_exceeded",
         )
     limit = room if options.max_tokens is None else min(options.max_tokens, room)
