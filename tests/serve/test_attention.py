@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,16 +11,31 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.serve.scripted import scripted_service
 from tests.serve.server import RunningServer, make_service, running
 from weft.serve.attention import AttentionResult
 from weft.serve.recent_responses import RecentResponses
 
 BODY: dict[str, Any] = {"model": "decoder", "prompt": "the cat", "max_tokens": 9, "seed": 4}
+MESSAGES = [{"role": "user", "content": "Is it?"}]
+ROUTES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "Is it?"},
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
+    "/v1/responses": {"input": "Is it?"},
+}
+OLLAMA = {"prompt": "Is it?", "messages": MESSAGES}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     with running(make_service()) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def chats() -> Iterator[RunningServer]:
+    with running(scripted_service("It is.")) as one:
         yield one
 
 
@@ -64,6 +80,17 @@ def test_one_head_of_one_layer(server):
     loaded = server.service.models.get("decoder").loaded
     texts = "".join(token["text"] for token in value["tokens"])
     assert loaded.tokenizer.decode(loaded.prompt_ids("the cat")[:4], False).strip() in texts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [*ROUTES, "/api/chat", "/api/generate"])
+def test_responses_of_all_protocols_are_known(chats, path, stream):
+    answer = chats.post(path, {"model": "scripted", **ROUTES.get(path, OLLAMA), "stream": stream})
+    assert answer.status_code == 200, answer.text
+    name = answer.headers["x-request-id"]
+    if path in ROUTES:
+        name = re.search(r'"id":"((?:cmpl|chatcmpl|msg|resp)[-_]\w+)"', answer.text)[1]
+    assert len(attention(chats, id=name, position=2)["tokens"]) == 3
 
 
 def test_a_streamed_response_is_known_by_its_id(server):

@@ -14,6 +14,7 @@ from tests.serve.scripted import HERMES_TEMPLATE, PLAIN_TEMPLATE, THINK_TEMPLATE
 from tests.serve.server import RunningServer, make_service, running
 from weft.engine.request import RequestOutput
 from weft.serve.generation import ChoiceEvent, Generation
+from weft.serve.response_items import input_items, messages_of
 
 PATH = "/v1/responses"
 BODY: dict[str, Any] = {"model": "chat", "input": "the cat", "max_output_tokens": 9, "seed": 4}
@@ -289,6 +290,39 @@ def test_a_custom_tool_has_one_text(scripted):
     ask(server, input=[result], previous_response_id=value["id"])
 
 
+def test_tools_of_a_namespace_have_it_in_their_calls(scripted):
+    tools = [
+        {"type": "function", "name": "read"},
+        {
+            "type": "namespace",
+            "name": "files",
+            "description": "Files",
+            "tools": [{"type": "function", "name": "read"}, {"type": "custom", "name": "patch"}],
+        },
+    ]
+    calls = ("files.read", {}), ("files.patch", {"input": "x"}), ("read", {})
+    written = [json.dumps({"name": name, "arguments": given}) for name, given in calls]
+    server = scripted("".join(f"<tool_call>{one}</tool_call>" for one in written))
+    value = ask(server, tools=tools).json()
+    names = [(one["type"], one.get("namespace"), one["name"]) for one in value["output"]]
+    assert names == [
+        ("function_call", "files", "read"),
+        ("custom_tool_call", "files", "patch"),
+        ("function_call", None, "read"),
+    ]
+    stream = events(ask(server, tools=tools, stream=True))
+    streamed = stream[-1]["response"]["output"]
+    assert [(one["type"], one.get("namespace"), one["name"]) for one in streamed] == names
+    results = [
+        {"type": f"{one['type']}_output", "call_id": one["call_id"], "output": "done"}
+        for one in value["output"]
+    ]
+    kept = messages_of(input_items([*value["output"], *results], dict))
+    assert [one["function"]["name"] for one in kept[0]["tool_calls"]] == [name for name, _ in calls]
+    assert [one["name"] for one in kept[1:]] == [name for name, _ in calls]
+    ask(server, input=results, previous_response_id=value["id"], tools=tools)
+
+
 def test_choices_of_tools_limit_the_calls(scripted):
     server = scripted(TWO_CALLS)
     assert len(ask(server, parallel_tool_calls=False).json()["output"]) == 2
@@ -382,6 +416,7 @@ def test_effort_and_verbosity_are_variables_of_the_template(scripted):
         ({"previous_response_id": "resp_1"}, 404, "response 'resp_1' is not stored"),
         ({"text": {"format": {"type": "json_schema"}}}, 400, "add text.format.schema"),
         ({"tool_choice": "required"}, 400, "there are no tools"),
+        ({"tools": [{"type": "namespace", "name": "x"}]}, 400, "tools[0] is a namespace"),
         ({"metadata": {str(n): "" for n in range(17)}}, 400, "metadata"),
         ({"input": "the cat " * 2000}, 400, "the model's context length is 2000"),
     ],

@@ -164,6 +164,7 @@ async def create_message(body: MessagesBody, call: CallOf) -> Response:
         call, start_chat(call, served, lambda: (conversation(body, call), options(body)))
     )
     writer = MessageFormat(call, body.model)
+    call.service.recent.remember(writer.id, call.caller, served, generation)
     if body.stream:
         return await event_stream(call, writer.chunks(generation), writer.error_chunk, PING)
     message = await until_gone(call, writer.whole(generation))

@@ -38,7 +38,7 @@ class AttentionBody(Body):
     """The body of /v1/attention."""
 
     id: str
-    """Id of a response, such as cmpl-...; for /translate its x-request-id."""
+    """Id of a response, such as cmpl-...; for /translate and /api its x-request-id."""
     index: Annotated[int, Field(ge=0)] = 0
     """Index of a choice."""
     position: Annotated[int, Field(ge=0)]

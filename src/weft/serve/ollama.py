@@ -186,6 +186,8 @@ class OllamaFormat:
 
     async def respond(self, generation: Generation) -> Response:
         """The response to a request that was submitted just now."""
+        service, caller = self.call.service, self.call.caller
+        service.recent.remember(self.call.id, caller, self.served, generation)
         self.submitted_at = time.perf_counter()
         if self.body.is_streamed:
             lines = self.lines(generation)

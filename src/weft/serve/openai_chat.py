@@ -143,6 +143,7 @@ async def create_chat_completion(body: ChatBody, call: CallOf) -> Response:
         call, start_chat(call, served, lambda: (conversation(body, call), options(body, served)))
     )
     writer = ChatFormat(call, served, body)
+    call.service.recent.remember(writer.id, call.caller, served, generation)
     if body.stream:
         return await event_stream(call, writer.chunks(generation), writer.error_chunk)
     choices = await until_gone(call, generation.collect())

@@ -279,10 +279,7 @@ class ResponseWriter:
         items: list[Item],
     ) -> None:
         self.call, self.body, self.generation, self.input_items = call, body, generation, items
-        custom = [one.get("name") for one in body.tools or () if one.get("type") == "custom"]
-        self.output = OutputItems(
-            served, {name for name in custom if name}, LOGPROBS in (body.include or ())
-        )
+        self.output = OutputItems(served, body.tools or (), LOGPROBS in (body.include or ()))
         self.id, self.created = f"resp_{secrets.token_hex(24)}", int(time.time())
         self.num_events = 0
 
@@ -382,6 +379,8 @@ def failure(error: ApiError) -> dict[str, Any]:
 
 def echoed_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool of the request, with all fields that clients read."""
+    if tool.get("type") == "namespace":
+        return {"description": "", **tool}
     if tool.get("type") != "function":
         return tool
     return {"description": None, "parameters": None, "strict": False, **tool}

@@ -1,8 +1,9 @@
 """Tools in OpenAI's requests: fields, and their translation for a Conversation.
 
 Tools that are not functions, which agents send whatever the server can do, are dropped with a
-warning. A `custom` tool becomes a function with one string, `input`. The older `functions` and
-`function_call` are accepted.
+warning. A `custom` tool becomes a function with one string, `input`. The tools of a `namespace`
+become functions whose names begin with that of the namespace: `files.read`. The older `functions`
+and `function_call` are accepted.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ToolFields(Body):
 def chat_tools(body: ToolFields, call: HttpCall) -> list[dict[str, Any]]:
     """The tools of a body as functions, limited to allowed_tools."""
     given = [
-        *(body.tools or ()),
+        *flat_tools(body.tools or ()),
         *({"type": "function", "function": f} for f in body.functions or ()),
     ]
     tools = [tool for one in given if (tool := function_tool(one, call)) is not None]
@@ -48,6 +49,26 @@ def chat_tools(body: ToolFields, call: HttpCall) -> list[dict[str, Any]]:
     if allowed is None:
         return tools
     return [tool for tool in tools if function_name(tool) in allowed]
+
+
+def flat_tools(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The tools of a request, with those of namespaces in their places."""
+    flat: list[Mapping[str, Any]] = []
+    for index, tool in enumerate(tools):
+        if tool.get("type") != "namespace":
+            flat.append(tool)
+            continue
+        namespace, inner = tool.get("name"), tool.get("tools")
+        is_list = isinstance(inner, list) and all(isinstance(one, Mapping) for one in inner)
+        if not isinstance(namespace, str) or not is_list:
+            raise ApiError(400, f"tools[{index}] is a namespace: it needs name and tools.", "tools")
+        flat += [{**one, "name": flat_name(namespace, one.get("name"))} for one in inner or ()]
+    return flat
+
+
+def flat_name(namespace: str | None, name: Any) -> Any:
+    """The name of a tool as the model knows it."""
+    return f"{namespace}.{name}" if namespace and isinstance(name, str) else name
 
 
 def function_tool(tool: Mapping[str, Any], call: HttpCall) -> dict[str, Any] | None:

@@ -13,12 +13,13 @@ streamed is built from the same events, so both have the same items.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.engine.logprobs import TokenLogprob
 from weft.serve.generation import ChoiceEvent, Usage
 from weft.serve.openai_fields import logprobs_json, token_text
+from weft.serve.openai_tools import flat_name
 from weft.serve.output_parser import Delta, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from weft.serve.response_items import new_id
 from weft.serve.response_store import Item
@@ -31,10 +32,14 @@ class OutputItems:
     """The output of one response."""
 
     def __init__(
-        self, served: ServedModel, custom_tools: Collection[str] = (), has_logprobs: bool = False
+        self,
+        served: ServedModel,
+        tools: Sequence[Mapping[str, Any]] = (),
+        has_logprobs: bool = False,
     ) -> None:
-        """`custom_tools`: names of tools with one text instead of arguments."""
-        self.served, self.custom_tools, self.has_logprobs = served, custom_tools, has_logprobs
+        """`tools`: those of the request."""
+        self.served, self.has_logprobs = served, has_logprobs
+        self.tool_names = tool_names(tools)
         self.items: list[Item] = []
         self.is_open = False
         """Whether the last item may grow."""
@@ -99,8 +104,9 @@ class OutputItems:
         return self.item_event("output_item.added")
 
     def open_call(self, start: ToolCallStart) -> list[Event]:
-        call = {"call_id": start.id, "name": start.name}
-        if start.name in self.custom_tools:
+        kind, names = self.tool_names.get(start.name, ("function", {"name": start.name}))
+        call = {"call_id": start.id, **names}
+        if kind == "custom":
             return [self.open({"type": "custom_tool_call", **call, "input": ""})]
         return [self.open({"type": "function_call", **call, "arguments": ""})]
 
@@ -155,6 +161,19 @@ class OutputItems:
             item["content"] = [dict(part) for part in item["content"]]
         index = len(self.items) - 1
         return {"type": f"response.{kind}", "output_index": index, "item": item}
+
+
+def tool_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, dict[str, str]]]:
+    """Names as the model knows them -> the kind of the tool, and the fields that name it."""
+    known: dict[str, tuple[str, dict[str, str]]] = {}
+    for tool in tools:
+        namespace = tool.get("name") if tool.get("type") == "namespace" else None
+        for one in [tool] if namespace is None else tool["tools"]:
+            name, kind = one.get("name"), one.get("type")
+            if isinstance(name, str) and kind in ("function", "custom"):
+                place = {} if namespace is None else {"namespace": namespace}
+                known[flat_name(namespace, name)] = kind, {**place, "name": name}
+    return known
 
 
 def is_json(text: str) -> bool:

@@ -2,7 +2,7 @@
 
     message                 role and text; of the assistant, text that was generated
     reasoning               becomes `reasoning_content` of the assistant's next message
-    function_call           joins the assistant's message before it
+    function_call           joins the assistant's message before it; may have a namespace
     function_call_output    a message of the role tool
     custom_tool_call, custom_tool_call_output     the same, with one text instead of arguments
     item_reference          an item of a stored response, by its id
@@ -19,6 +19,7 @@ from typing import Any
 
 from weft.serve.api_errors import ApiError
 from weft.serve.conversation import content_text
+from weft.serve.openai_tools import flat_name
 from weft.serve.response_store import Item
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -126,6 +127,8 @@ def call_fields(item: Mapping[str, Any], kind: str, where: str) -> Item:
         if not isinstance(item.get(name), str):
             raise ApiError(400, f"{where}.{name} is {item.get(name)!r}: it must be text.", where)
     fields = {name: item[name] for name in names}
+    if kind not in OUTPUTS and isinstance(item.get("namespace"), str):
+        fields["namespace"] = item["namespace"]
     if kind in OUTPUTS:
         text = content_text(item.get("output"), f"{where}.output")
         if text is None:
@@ -187,10 +190,11 @@ class MessageBuilder:
         message = self.messages[-1] if self.messages else None
         if message is None or message["role"] != "assistant" or self.reasoning:
             message = self.add_message("assistant", None)
-        function = {"name": item["name"], "arguments": arguments}
+        name = flat_name(item.get("namespace"), item["name"])
+        function = {"name": name, "arguments": arguments}
         call = {"id": item["call_id"], "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)
-        self.called[item["call_id"]] = item["name"]
+        self.called[item["call_id"]] = name
 
     def add_output(self, item: Item) -> None:
         name = self.called.get(item["call_id"])
