@@ -14,8 +14,9 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -26,11 +27,12 @@ from tests.engine.tiny import tiny
 from weft.cache.events import EventLog
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.engine.beam_search import BeamConfig
-from weft.engine.config import EngineConfig
+from weft.engine.config import EngineConfig, SchedulerConfig
 from weft.engine.engine import Engine
 from weft.engine.grammar import make_grammar
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.scheduling.audit import audit
+from weft.models.config import ModelConfig
 from weft.sampling.params import SamplingParams
 
 SOURCES = str(Path(weft.__file__).parent)
@@ -42,6 +44,14 @@ FAULTS: tuple[Fault, ...] = (KeyboardInterrupt, RuntimeError, MemoryError)
 PROMPT = (5, 9, 30, 7, 8, 6, 40, 41, 9, 12, 13)
 DRAWN = SamplingParams(temperature=0.9, seed=3, top_p=0.9, logprobs=2)
 GREEDY = SamplingParams(temperature=0.0, logprobs=1)
+
+
+class LayeredConfig(EngineConfig):
+    """While a stream decodes, each step computes one layer of two tokens of a prompt."""
+
+    def scheduler(self, model: ModelConfig, can_run_multi_step: bool = True) -> SchedulerConfig:
+        settings = super().scheduler(model, can_run_multi_step)
+        return settings.model_copy(update={"prefill_share": 0.0, "min_prefill_seconds": 0.0})
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,7 @@ class FaultScenario:
     scored: tuple[tuple[int, ...], ...] = ()
     """Texts to score."""
     has_listener: bool = False
+    make_config: type[EngineConfig] = EngineConfig
 
 
 def samples(*lengths: int, **changes: Any) -> tuple[GenerationRequest, ...]:
@@ -93,6 +104,12 @@ SCENARIOS: dict[str, FaultScenario] = {
     "drafts": FaultScenario(
         "mla", (REPEATED, *samples(6, 6)), {"speculate": True, "prefix_cache": "hash"}
     ),
+    "layers": FaultScenario(
+        "some windows",
+        (replace(STOPPED, is_streamed=True, max_tokens=20), *samples(11, 8)),
+        make_config=LayeredConfig,
+        has_listener=True,
+    ),
     "n > 1": FaultScenario("gqa", samples(5, 8, n=3), has_listener=True),
     "encoder-decoder": FaultScenario(
         "t5",
@@ -118,8 +135,12 @@ class FaultRun:
     def __init__(self, scenario: FaultScenario, checkpoint: Checkpoint | None = None) -> None:
         """`checkpoint`: the model of the scenario; all runs share one unless it is given."""
         checkpoint, self.scenario = checkpoint or checkpoint_of(scenario.model), scenario
-        config = EngineConfig(**{"page_size": 4, "cache_gib": 1e-9, **scenario.config})
-        self.engine = Engine(checkpoint.model, checkpoint.tokenizer, config)
+        settings = {"page_size": 4, "cache_gib": 1e-9, **scenario.config}
+        config = scenario.make_config(**settings)
+        clock = count()  # the same lines are reached in every run, however long its steps take
+        self.engine = Engine(
+            checkpoint.model, checkpoint.tokenizer, config, now=lambda: 1e-6 * next(clock)
+        )
         if scenario.has_listener:
             self.engine.listen(EventLog())
         self.names: dict[str, str] = {}

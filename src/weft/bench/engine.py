@@ -5,6 +5,7 @@
     shared     32 requests with a common prefix: new tokens per second
     distinct   32 requests with nothing in common: with and without the prefix cache
     busy       the same as decode, beside 1, 2, 4 and 8 busy processes, see busy.py
+    latency    a stream while a prompt of 4,000 tokens arrives, see latency.py
     tree, mixed, waiting       the scheduler without a model, see scheduling.py
 
 Prompts are random ids, new ones in every round, the same for every system; greedy, and no token
@@ -22,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from weft.bench import scheduling
+from weft.bench import latency, scheduling
 from weft.bench.busy import NEIGHBORS, busy_ratios, busy_rows, measure_seconds
 from weft.bench.comparison import BenchResults, Goal, Responses, agreement, run_rounds
 from weft.bench.peers.systems import (
@@ -107,7 +108,7 @@ SCHEDULER_WORKLOADS: dict[str, Callable[[int], list[dict[str, Any]]]] = {
 }
 """Run without a model: a seed -> rows."""
 
-NAMES = (*WORKLOADS, *SCHEDULER_WORKLOADS)
+NAMES = (*WORKLOADS, "latency", *SCHEDULER_WORKLOADS)
 
 GOALS = (
     *(Goal(f"decode: {name}/llama.cpp", 1.0) for name in (WEFT, INT8)),
@@ -116,6 +117,12 @@ GOALS = (
     Goal(f"distinct: weft/{WITHOUT_CACHE}", 0.99),
     *(Goal(f"busy: {name}, N = {n}/fair share", 0.7) for name in (WEFT, INT8) for n in NEIGHBORS),
     *(Goal(f"busy: {INT8}, N = {n}/llama.cpp", 1.0) for n in NEIGHBORS),
+    *(Goal(f"latency: {name}, ITL p95/alone", 3.0, is_maximum=True) for name in (WEFT, INT8)),
+    *(Goal(f"latency: {name}, ITL maximum/alone", 6.0, is_maximum=True) for name in (WEFT, INT8)),
+    *(
+        Goal(f"latency: {name}, TTFT of the prompt/alone", 2.0, is_maximum=True)
+        for name in (WEFT, INT8)
+    ),
     Goal("tree: hits/optimal order's", 0.95),
     Goal("mixed: rows with tokens/rows held", 0.96),
     Goal("waiting: milliseconds a plan", 1.0, is_maximum=True),
@@ -169,13 +176,17 @@ def measure(bench: EngineBench, report: Report) -> dict[str, Any]:
                     continue
                 responses = run_workload(name, workload, peers, bench, vocab_size, report)
                 results.add(name, responses, workload.num_counted)
+    if "latency" in bench.workloads:
+        report("latency: weft, weft int8")
+        check_decoder(bench.model, latency.PROMPT_LEN + 100)
+        results.rows += latency.rows(bench.model, bench.seed, bench.scale)
     for name in bench.workloads:
         if name in SCHEDULER_WORKLOADS:
             report(f"{name}: the scheduler alone")
             results.rows += SCHEDULER_WORKLOADS[name](bench.seed)
     busy = [row for row in results.rows if "neighbors" in row]
     results.ratios |= best_peer_ratios(results.ratios) | busy_ratios(busy)
-    results.ratios |= scheduling.ratios(results.rows)
+    results.ratios |= scheduling.ratios(results.rows) | latency.ratios(results.rows)
     settings = {key: getattr(bench, key) for key in ("model", "repeats", "seed", "scale")}
     return results.to_dict(GOALS, bench.threads, settings)
 

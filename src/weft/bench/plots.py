@@ -28,6 +28,7 @@ MEASURES = {
     "hit_rate": "hit rate",
     "row_share": "share of KV rows in use",
     "milliseconds": "ms per plan",
+    "itl_p95": "s between tokens, p95",
 }
 """The number that a row of a system has, and its unit."""
 EXTRAS = {
@@ -40,6 +41,10 @@ EXTRAS = {
     "same_as_weft": "same tokens as weft",
     "identical": "identical",
     "commit_milliseconds": "ms per commit",
+    "p95_ratio": "p95/alone",
+    "max_ratio": "maximum/alone",
+    "ttft": "TTFT, s",
+    "ttft_ratio": "TTFT/alone",
     "note": "settings",
 }
 """Further values that a row may have."""

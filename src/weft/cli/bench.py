@@ -229,6 +229,7 @@ def engine(
       shared    32 requests: 660 shared prompt tokens, 16 others, 64 new tokens
       distinct  32 requests without shared prefixes: prefix cache on and off
       busy      decode beside 1, 2, 4 and 8 processes that use the CPUs
+      latency   a stream while a prompt of 4,000 tokens arrives, Weft only
       tree      scheduler only: cache hits, and those of the best order
       mixed     scheduler only: the share of allocated cache rows that hold tokens
       waiting   scheduler only: cost of a plan with 1,000 waiting requests

@@ -17,6 +17,7 @@ Modules in the order in which a request passes through them:
     interrupts      SIGINT takes effect between two forward passes
     scheduling/     requests -> plans, integers only
     model_runner    a plan -> forward passes -> next-token logits
+    layered_forward a forward pass whose layers are run in several steps
     thread_controller   how many threads a step uses, from measured step times
     input_batch     chunks of many sequences -> packed tokens and page tables
     logits          NextTokenLogits: logits, or only the top k, computed when needed

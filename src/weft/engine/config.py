@@ -53,6 +53,14 @@ class SchedulerConfig(Config):
     come, first served."""
     patience: int = Field(256, ge=0)
     """Number of later requests that may be admitted before a waiting one; then it is the next."""
+    num_layers: int = Field(1, ge=1)
+    """Layers of the decoder, among which a step can divide prefills; 1: it cannot."""
+    prefill_share: float = Field(2.0, ge=0)
+    """Time of a step for prefills while a stream decodes, in decode steps."""
+    min_prefill_seconds: float = Field(0.01, ge=0)
+    """At least this much, for models that decode within a few milliseconds."""
+    max_plan_seconds: float = Field(1.5, gt=0)
+    """Expected time of a step without streams: prefills are cut so that they end before."""
     preempt_every: int | None = Field(None, ge=1)
     """For tests: preempt the last admitted request every so many steps."""
     miss_every: int | None = Field(None, ge=1)
@@ -122,6 +130,7 @@ class EngineConfig(Config):
             encoder_budget=self.encoder_budget,
             max_running=min(self.max_running, self.token_budget),
             num_steps=self.num_steps if can_run_multi_step else 1,
+            num_layers=model.num_layers if model.kind == "decoder" else 1,
             max_len=model.max_cached_len,
             max_len_note=max_len_note(model),
             max_source_len=model.max_cached_len,

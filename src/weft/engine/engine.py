@@ -18,7 +18,8 @@ A request that makes steps fail ends with an error in its output; the others con
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import count
 from math import isnan
@@ -79,6 +80,7 @@ class Engine:
         model: AnyModel,
         tokenizer: Tokenizer | None = None,
         config: EngineConfig | None = None,
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Without a tokenizer it works with token ids only: no text, stop strings or grammars."""
         self.config = config or EngineConfig()
@@ -88,7 +90,7 @@ class Engine:
         self.kv_cache, store = make_kv_cache(model, self.config)
         self.runner = ModelRunner(model, self.kv_cache.layout, store)
         settings = self.config.scheduler(model.config, self.runner.can_generate)
-        self.scheduler = Scheduler(settings, self.kv_cache)
+        self.scheduler = Scheduler(settings, self.kv_cache, now)
         self.threads = ThreadController()
         self.counter = count()
         vocab_size, speculate = model.config.vocab_size, self.config.speculate

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
@@ -371,6 +372,7 @@ class LoadedModel:
         request."""
         request = self.request_builder.completion(ids, options)
         assert request.n == 1, f"a stream has one sample, not {request.n}: use complete_all"
+        request = replace(request, is_streamed=True)
         return self.client.generate(request)
 
     def complete_all(

@@ -5,6 +5,7 @@
     3  poolings   the same for texts to embed or score; nothing is cached
     4  chunks     `num_steps` packed forward passes of the decoder; after each, the chooser gets the
                   logits of the sampled positions and picks the tokens of the next one
+    5  layered    some layers of further chunks; the chooser gets logits of the last ones as well
 
 The stack runs in one call of the native library (CompiledStack), which is built once; where the
 library does not support the model, or a module has a hook, the modules run and give the same bits.
@@ -35,8 +36,9 @@ from weft.engine.input_batch import (
     consecutive_tables,
     pad_page_tables,
 )
+from weft.engine.layered_forward import LayeredForward
 from weft.engine.logits import LazyLogits, NextTokenLogits
-from weft.engine.scheduling.plan import Plan, ScheduledSource
+from weft.engine.scheduling.plan import LayerRange, Plan, ScheduledSource
 from weft.models.build import AnyModel
 from weft.models.compile import HookWatch, position_rows, stack_weights
 from weft.models.stack import Stack
@@ -112,6 +114,7 @@ class ModelRunner:
         self.positions: dict[Stack, PositionRows] = {}
         self.compiled_text_stack = self.compile_text_stack()
         self.compiled_decoder = self.compile_decoder()
+        self.layered = LayeredForward(self)
 
     def compile_text_stack(self) -> CompiledStack | None:
         """The stack that encodes whole texts, over scratch pages; None: the modules run."""
@@ -141,7 +144,9 @@ class ModelRunner:
         if plan.sources:
             self.write_sources(plan.sources)
         hidden = self.encode([one.ids for one in plan.poolings]) if plan.poolings else []
-        if plan.chunks:
+        if plan.layered is not None:
+            self.decode_layered(plan, plan.layered, chooser)
+        elif plan.chunks:
             self.decode(plan, chooser)
         return hidden
 
@@ -236,6 +241,18 @@ class ModelRunner:
                 return
             running = batch = batch.advance(sampled)
 
+    def decode_layered(self, plan: Plan, layers: LayerRange, chooser: TokenChooser) -> None:
+        """One forward pass of the chunks that this step computes as a whole, and some layers of the
+        others."""
+        parts, chunks = list[Tensor](), plan.whole_chunks
+        if chunks:
+            parts.append(self.forward(InputBatch.of(chunks, self.kv_layout)))
+        x_1ND = self.layered.run(layers)
+        if layers.is_last:
+            parts.append(x_1ND)
+        if plan.sampled_rows:
+            chooser.choose(self.logits(torch.cat(parts, dim=1)[:, plan.sampled_rows]))
+
     def first_batches(self, plan: Plan) -> tuple[InputBatch, InputBatch]:
         """All sequences of a plan, spare ones included; and those that the first step computes."""
         if plan.num_steps == 1:
@@ -278,6 +295,22 @@ class ModelRunner:
         x_ND, rows = self.embed(compiled, self.stack, packed, cache)
         positions_N = packed.positions_1N[0]
         return compiled.forward(x_ND, positions_N, cache.layouts, cache.slots, rows)[None]
+
+    def forward_range(
+        self, batch: InputBatch, begin: int, end: int, x_1ND: Tensor | None
+    ) -> Tensor:
+        """The same for layers begin to end, the final norm only after the last one. `x_1ND`: the
+        input of layer `begin`, None before layer 0."""
+        cache = batch.paged_cache(self.need_store(), self.device)
+        packed, compiled = batch.packed, self.compiled_decoder
+        if compiled is None or self.is_hooked:
+            return self.stack.forward_range(self.forward_batch(packed, cache), begin, end, x_1ND)
+        if x_1ND is None:
+            x_ND, rows = self.embed(compiled, self.stack, packed, cache)
+        else:
+            x_ND, rows = x_1ND[0], self.position_rows(self.stack, int(packed.ends.max()))
+        inputs = (x_ND, packed.positions_1N[0], cache.layouts, cache.slots, rows)
+        return compiled.forward(*inputs, layers=range(begin, end))[None]
 
     def forward_batch(
         self, packed: PackedTokens, cache: PagedKVCache | ScratchKVCache

@@ -91,6 +91,17 @@ class Stack(nn.Module):
             x_BTD = block(x_BTD, full if block.attention.is_full else local)
         return self.norm(x_BTD)
 
+    def forward_range(
+        self, batch: ForwardBatch, begin: int, end: int, x_BTD: Tensor | None
+    ) -> Tensor:
+        """Layers begin to end, and the final norm after the last layer. `x_BTD`: the input of layer
+        `begin`; None before layer 0."""
+        local, full = self.contexts(batch)
+        x_BTD = self.embed(batch) if x_BTD is None else x_BTD
+        for block in self.layers[begin:end]:
+            x_BTD = block(x_BTD, full if block.attention.is_full else local)
+        return self.norm(x_BTD) if end == self.num_layers else x_BTD
+
     def embed(self, batch: ForwardBatch) -> Tensor:
         """The input of the first layer."""
         return self.embedding(batch, self.position, batch.positions_BT)

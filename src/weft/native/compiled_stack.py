@@ -137,9 +137,11 @@ class CompiledStack:
         slots: Mapping[int, Tensor],
         position_rows: PositionRows,
         kv: LayerKV | None = None,
+        layers: range | None = None,
     ) -> Tensor:
         """Embedded tokens through all layers and the final norm, [N, D]. Writes their keys and
-        values into slots_N of each group. `kv`: scratch pages that all layers share."""
+        values into slots_N of each group. `kv`: scratch pages that all layers share. `layers`: only
+        these; x_ND is the input of the first one, and the final norm follows the last layer."""
         placed = self.placed
         if kv is not None:
             placed = self.place([kv] * len(self.structs))
@@ -156,10 +158,12 @@ class CompiledStack:
                 point_sorted(group.struct.cross, layouts[group.cross_group], threads)
         y_ND, other_ND = torch.empty_like(x_ND), torch.empty_like(x_ND)
         addresses = (x.data_ptr() for x in (x_ND, y_ND, other_ND))
-        layers = (placed.array, len(self.structs), placed.passes)
-        check(self.library.lib.weft_layers(*layers, *addresses))
+        layers = layers or range(len(self.structs))
+        part = (placed.array + layers.start, len(layers), placed.passes)
+        check(self.library.lib.weft_layers(*part, *addresses))
         final_norm = self.weights.final_norm
-        return y_ND if final_norm is None else normalize(y_ND, final_norm)
+        is_last = layers.stop == len(self.structs)
+        return normalize(y_ND, final_norm) if final_norm is not None and is_last else y_ND
 
     def embed(
         self, ids_N: Tensor, positions_N: Tensor, position_rows: PositionRows

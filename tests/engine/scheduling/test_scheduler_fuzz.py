@@ -57,7 +57,11 @@ class Fuzz:
         name = f"{prefix} {layout} {forced}" + ("" if seed is None else f" {seed}")
         self.rng, self.layout = random.Random(name), LAYOUTS[layout]
         pages = {"full": 28, "windows": 62, "cross": 32, "only windows": 22}[layout]
-        self.world = World(prefix, self.layout, pages, patience=5, order_window=6, **forced)
+        self.time = 0.0
+        settings = {"patience": 5, "order_window": 6, **forced}
+        if not self.layout.cross_groups:
+            settings |= {"num_layers": 6, "prefill_share": 0.4, "min_prefill_seconds": 0.004}
+        self.world = World(prefix, self.layout, pages, now=lambda: self.time, **settings)
         lengths = [self.rng.choice([8, 16, 27]) for _ in range(4)]
         self.keys = ("",) if prefix == "hash" else ("", "a", "a", "b")
         """API keys; one of them sends half of the requests."""
@@ -95,6 +99,7 @@ class Fuzz:
     def step(self, number: int) -> None:
         plan = self.world.scheduler.schedule(self.drafts if self.rng.random() < 0.7 else None)
         self.passes = plan.num_steps
+        self.time += self.rng.uniform(0.5, 2) * (0.004 + 0.002 * plan.total_tokens)
         if self.rng.random() < 0.06 and self.world.state.groups:
             self.cancelled.add(self.rng.choice(list(self.world.state.groups)))
             for name in self.cancelled:
@@ -125,7 +130,7 @@ class Fuzz:
         for name in self.cancelled & set(self.overtaken):
             del self.overtaken[name]
         order = list(self.overtaken)
-        admitted = {part.request.id for part in (*plan.chunks, *plan.poolings)} & set(order)
+        admitted = set(plan.request_ids) & set(order)
         for name in admitted:
             del self.overtaken[name]
         for name in self.overtaken:
@@ -155,6 +160,7 @@ def test_invariants_hold_over_random_steps(prefix, layout, forced):
     assert statistics.admitted > 200 and (statistics.preempted or layout == "only windows")
     assert prefix == "none" or (statistics.cached_tokens > 0 and fuzz.most_overtaken > 0)
     assert layout != "cross" or statistics.cached_source_tokens > 0
+    assert layout == "cross" or fuzz.world.num_layered > 50, "prefills are divided by layers"
     assert {request.beam > 1 for request in fuzz.world.requests.values()} == {True, False}
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.scheduling.world import CROSS, World
+from weft.engine.scheduling.latency_budget import LatencyBudget
+from weft.engine.scheduling.plan import Appended
 from weft.engine.scheduling.sequence import Request
-from weft.engine.scheduling.step_times import Rate
+from weft.engine.scheduling.step_times import UNLIMITED, ChunkCost, Rate, StepTimes
 
 
 class FakeClock:
@@ -98,3 +100,111 @@ def test_tokens_ahead_are_all_that_is_not_computed_yet():
     assert (load.num_waiting, load.num_running, load.tokens_ahead) == (0, 1, 2)
     world.step()
     assert world.scheduler.load().tokens_ahead == 0
+
+
+def step_of(world: World, clock: FakeClock, seconds: float) -> float:
+    """A step of 0.02 s, and so many seconds for each token after the first; no token is the end."""
+    plan = world.scheduler.schedule()
+    duration = 0.02 + seconds * (plan.num_tokens - 1)
+    clock.time += duration
+    appended = {chunk.sequence_id: Appended([7]) for chunk in plan.chunks if chunk.num_samples}
+    world.scheduler.commit(plan, appended)
+    return duration
+
+
+def measured(world: World, clock: FakeClock, seconds: float) -> StepTimes:
+    """Steps of a stream and of two prompts."""
+    world.add(Request("stream", (1, 2, 3), 400, is_streamed=True))
+    for number in range(60):
+        if number in (10, 20):
+            world.add(Request(f"prompt{number}", tuple(range(number, number + 200)), 1))
+        step_of(world, clock, seconds)
+    return world.state.step_times
+
+
+def stream_world(clock: FakeClock, **settings: float) -> World:
+    defaults = {"token_budget": 128, "max_len": 512, "num_pages": 400}
+    return World("none", now=clock, **(defaults | settings))
+
+
+def test_prompt_tokens_are_predicted_from_earlier_chunks():
+    clock = FakeClock()
+    times = measured(stream_world(clock), clock, 0.005)
+    assert times.decode_seconds(1) == pytest.approx(0.02)
+    assert times.prefill_tokens(0.1, 0) == pytest.approx(20, rel=0.1)
+    assert StepTimes().prefill_tokens(0.1, 0) == UNLIMITED
+    assert StepTimes().encoder_tokens(0.1) == UNLIMITED
+
+
+def test_the_cost_of_a_token_grows_with_its_context():
+    cost = ChunkCost()
+    for number in range(40):
+        context = 100 * (number % 20)
+        cost.add(context, 0.001 * (1 + context / 1000), number)
+    assert cost.line.half_context == pytest.approx(1000, rel=0.05)
+    assert cost.at(3000) == pytest.approx(0.004, rel=0.1)
+
+
+def test_a_size_that_was_slow_once_is_tried_again():
+    times = StepTimes(num_prefills=2)
+    times.chunks[6] = slow = ChunkCost()
+    slow.add(0, 1.0, 1)
+    assert times.prefill_tokens(0.5, 0) == 1
+    times.chunks[2] = ChunkCost()
+    times.chunks[2].add(0, 0.01, 2)
+    assert times.prefill_tokens(0.5, 0) == 50
+
+
+@pytest.mark.parametrize("share", [1.25, 3.0])
+def test_prefills_leave_a_stream_its_share_of_a_step(share):
+    clock = FakeClock()
+    world = stream_world(clock, prefill_share=share)
+    measured(world, clock, 0.005)
+    world.add(Request("long", tuple(range(300)), 1))
+    longest = 0.0
+    while "long" in world.state.groups:
+        longest = max(longest, step_of(world, clock, 0.005))
+    assert 0.7 * share <= (longest - 0.02) / 0.02 <= 1.1 * share + 0.1
+
+
+def test_without_a_stream_a_plan_takes_at_most_its_maximum():
+    clock = FakeClock()
+    world = stream_world(clock, max_plan_seconds=0.5)
+    for number in range(6):
+        world.add(Request(f"r{number}", tuple(range(number, number + 200)), 3))
+    seconds = []
+    while not world.scheduler.is_idle:
+        seconds.append(step_of(world, clock, 0.01))
+    assert seconds[0] > 1 and max(seconds[1:]) <= 0.55
+    assert sorted(seconds)[len(seconds) // 2] > 0.35
+
+
+def test_a_stream_limits_the_steps_of_a_multi_step_plan():
+    clock = FakeClock()
+    world = World(now=clock, num_steps=8, num_pages=100)
+    world.add(Request("beam", (1, 2, 3), 60, beam=2))
+    counts = []
+    while not world.scheduler.is_idle:
+        plan = world.scheduler.schedule()
+        counts.append(plan.num_steps)
+        clock.time += 0.05 * plan.num_steps
+        world.run_and_commit(plan)
+    assert max(counts) == 8
+    budget = LatencyBudget(world.config, world.state.step_times, 2, has_stream=True)
+    assert budget.num_steps(8) == 3
+    slow = world.config.model_copy(update={"max_plan_seconds": 0.22})
+    assert LatencyBudget(slow, world.state.step_times, 2).num_steps(8) == 4
+
+
+def test_sources_are_limited_by_the_time_of_the_encoder():
+    clock = FakeClock()
+    world = World(now=clock, layout=CROSS, encoder_budget=64, max_plan_seconds=0.1, num_pages=200)
+    for number in range(12):
+        world.add(Request(f"r{number}", (1,), 1, source=tuple(range(number, number + 10))))
+    counts = []
+    while not world.scheduler.is_idle:
+        plan = world.scheduler.schedule()
+        clock.time += 0.005 * (plan.num_encoder_tokens + plan.num_tokens)
+        counts.append(len(plan.sources))
+        world.run_and_commit(plan)
+    assert counts[0] == 6 and max(counts[1:]) <= 2

@@ -19,7 +19,15 @@ from weft.cache.page_tables import first_readable_block
 from weft.core.registry import pick
 from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.audit import audit, holders
-from weft.engine.scheduling.plan import Appended, Child, Chunk, Forked, Plan, SequenceId
+from weft.engine.scheduling.plan import (
+    Appended,
+    Child,
+    Chunk,
+    Forked,
+    LayerRange,
+    Plan,
+    SequenceId,
+)
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
 
@@ -123,6 +131,10 @@ class World:
         self.results: dict[str, list[list[int]]] = {}
         """Outputs of requests that are done."""
         self.embedded: list[str] = []
+        self.layers: dict[tuple[SequenceId, int], int] = {}
+        """Sequence and slot of the chunks of which some layers are computed: the next layer."""
+        self.num_layered = 0
+        """Steps that computed some layers of a chunk and not the last."""
 
     def listen(self, event: CacheEvent) -> None:
         self.log(event)
@@ -180,6 +192,8 @@ class World:
             for group, table in enumerate(encoding.source.page_tables):
                 for block, page in enumerate(table):
                     self.rows[page] = [(encoding.ids, group, block)]
+        if plan.layered is not None:
+            self.write_layers(plan.layered)
         for chunk in plan.chunks:
             self.write(chunk)
         for chunk in plan.chunks:
@@ -206,6 +220,20 @@ class World:
         for group, table in enumerate(chunk.page_tables):
             for slot in range(chunk.end - 1 if only_last else chunk.start, chunk.end):
                 self.rows[table[slot // R]][slot % R] = hash((chain[slot], group))
+
+    def write_layers(self, layers: LayerRange) -> None:
+        """Some layers of the rows: nobody else may hold their pages, and nobody may read them
+        before the last layer, with which the chunk is written."""
+        R, places = self.pool.page_size, [(one.sequence_id, one.start) for one in layers.chunks]
+        for place in places if layers.begin else ():
+            assert self.layers.get(place) == layers.begin, f"{place} skips layers"
+        self.layers = dict.fromkeys(places, layers.end)
+        self.num_layered += not layers.is_last
+        for chunk in layers.chunks:
+            for table in chunk.page_tables:
+                for slot in range(chunk.start, chunk.end):
+                    assert self.pool.counts[table[slot // R]] == 1, "a shared page is written"
+                    self.rows[table[slot // R]][slot % R] = layers.begin
 
     def check_reads(self, chunk: Chunk) -> None:
         """All slots that the chunk's queries may read hold what was computed for these tokens."""

@@ -21,7 +21,9 @@ fair_queue       FairQueue: the waiting queues of all keys, and tokens served (f
 admission        request limits, and the admission of a waiting sequence group
 sequence         Request, RequestTimes, Sequence, SequenceGroup; start, fork, release
 scheduler_state  SchedulerState: everything kept between two steps; SchedulerLoad
-step_times       StepTimes: rates of prefill and decoding, measured from completed steps
+step_times       StepTimes: how long steps take, measured from completed ones
+latency_budget   LatencyBudget: seconds that prefills may add to a step
+layered_prefill  LayeredPrefill: chunks whose layers are computed in several steps
 commit           results of a step -> sequences, page tables and prefix cache
 audit            invariants checked from scratch (tests run it after every step)
 """

@@ -5,6 +5,7 @@ holders        a page's count is the number of tables, cache entries and sources
 sharing        a page in two tables is full, or its sequences were forked from one another
 locks          a cached prefix is locked by the sequences that use it, a source has its users
 queues         a request either waits or runs, and is counted for its API key
+layers         a chunk of which some layers are computed continues a running sequence
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def audit(state: SchedulerState) -> None:
     """Raise an AssertionError with both numbers if an invariant does not hold."""
     check_pages(state)
     check_queues(state)
+    check_layers(state)
 
 
 def check_pages(state: SchedulerState) -> None:
@@ -46,10 +48,29 @@ def check_queues(state: SchedulerState) -> None:
     assert queued == sorted(state.groups), f"{queued} wait or run, of {sorted(state.groups)}"
     keys = Counter(group.request.key for group in state.groups.values())
     assert keys == state.waiting.num_groups, f"{keys} by key, not {state.waiting.num_groups}"
+    streamed = sum(group.request.is_streamed for group in state.groups.values())
+    assert streamed == state.num_streamed, f"{streamed} are streamed, not {state.num_streamed}"
     number = sum(group.request.num_sequences for group in state.running.values())
     assert number == state.num_running, (
         f"{number} sequences run, the state counts {state.num_running}"
     )
+
+
+def check_layers(state: SchedulerState) -> None:
+    """Chunks whose layers are being computed."""
+    if state.layered is None:
+        return
+    assert 0 <= state.layered.next_layer < state.layered.num_layers, "no layer is left to compute"
+    for name, chunks in state.layered.chunks.items():
+        assert chunks and name in state.running, f"{name} has layers but does not run"
+        sequences = {one.index: one for one in state.running[name].sequences}
+        for chunk in chunks:
+            sequence = sequences[chunk.index]
+            is_next = sequence.num_computed == chunk.start
+            has_pages = (
+                sequence.tables is not None and sequence.tables.by_group is chunk.page_tables
+            )
+            assert is_next and has_pages, f"{chunk.sequence_id} does not continue its sequence"
 
 
 def holders(state: SchedulerState) -> Holders:

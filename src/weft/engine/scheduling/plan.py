@@ -2,9 +2,9 @@
 
 The model runner executes, in this order: `copies` one after the other, `sources` and `poolings`
 through the encoder, then all `chunks` in one packed forward pass of the decoder, or in `num_steps`
-of them. It samples after every chunk with `num_samples` > 0; `Scheduler.commit` receives `Appended`
-or `Forked` for each. Page tables in a plan are the live ones: read them before `commit`, copy what
-is needed later.
+of them, and `layered`, some layers of further chunks. It samples after every chunk with
+`num_samples` > 0; `Scheduler.commit` receives `Appended` or `Forked` for each. Page tables in a
+plan are the live ones: read them before `commit`, copy what is needed later.
 
 A plan is collected by `PlanBuilder`: token budgets that shrink, and chunks by request, so that
 those of a preempted request can be removed again. `DraftBudget` adds drafts for speculative
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import NamedTuple
 
 from weft.cache.encoder_cache import EncodedSource
@@ -98,6 +99,30 @@ class ScheduledPooling:
 
 
 @dataclass(frozen=True, eq=False)
+class LayerRange:
+    """Layers `begin` to `end` for chunks that several steps compute (layered_prefill.py)."""
+
+    chunks: list[Chunk]
+    begin: int
+    end: int
+    num_layers: int
+    """Of the model."""
+
+    @property
+    def is_last(self) -> bool:
+        return self.end == self.num_layers
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    @property
+    def share(self) -> float:
+        """Part of the layers."""
+        return (self.end - self.begin) / self.num_layers
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """Everything that one engine step does."""
 
@@ -106,12 +131,22 @@ class Plan:
     sources: list[ScheduledSource] = field(default_factory=list)
     poolings: list[ScheduledPooling] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
+    """Those that are computed after this step; the last ones are those of `layered`, if its layers
+    are the last."""
+    layered: LayerRange | None = None
     num_admitted: int = 0
     num_preempted: int = 0
 
     @property
+    def whole_chunks(self) -> list[Chunk]:
+        """Chunks whose layers are all computed in this step."""
+        layered = self.layered
+        is_ending = layered is not None and layered.is_last
+        return self.chunks[: -len(layered.chunks)] if layered and is_ending else self.chunks
+
+    @property
     def num_tokens(self) -> int:
-        """Tokens that the decoder computes (in the first of its steps)."""
+        """Tokens that the decoder has computed after this step (the first of its steps)."""
         return sum(len(chunk.tokens) for chunk in self.chunks)
 
     @property
@@ -132,7 +167,8 @@ class Plan:
     @property
     def request_ids(self) -> list[str]:
         """The requests that it computes, in order."""
-        ids = [chunk.request.id for chunk in self.chunks]
+        layered = self.layered.chunks if self.layered else []
+        ids = [chunk.request.id for chunk in (*self.chunks, *layered)]
         return list(dict.fromkeys([*ids, *(one.request.id for one in self.poolings)]))
 
     @property
@@ -142,12 +178,17 @@ class Plan:
 
     @property
     def total_tokens(self) -> int:
-        """Tokens of all forward passes of encoder and decoder."""
-        return self.num_tokens * self.num_steps + self.num_encoder_tokens
+        """Tokens of all forward passes of encoder and decoder; those of some layers count in
+        part."""
+        if self.layered is None:
+            return self.num_tokens * self.num_steps + self.num_encoder_tokens
+        num_whole = sum(len(chunk.tokens) for chunk in self.whole_chunks)
+        num_layered = ceil(self.layered.num_tokens * self.layered.share)
+        return num_whole + num_layered + self.num_encoder_tokens
 
     @property
     def is_empty(self) -> bool:
-        return not (self.chunks or self.sources or self.poolings)
+        return not (self.chunks or self.layered or self.sources or self.poolings)
 
 
 @dataclass(frozen=True)
@@ -219,6 +260,13 @@ def chunk_up_to(group: SequenceGroup, sequence: Sequence, end: int) -> Chunk:
     )
 
 
+def mean_context(chunks: list[Chunk]) -> float:
+    """Tokens before a token of these chunks, on average."""
+    num_tokens = sum(len(chunk.tokens) for chunk in chunks)
+    total = sum(len(chunk.tokens) * (chunk.start + len(chunk.tokens) / 2) for chunk in chunks)
+    return total / num_tokens if num_tokens else 0.0
+
+
 class PlanBuilder:
     """Collects one plan."""
 
@@ -230,6 +278,7 @@ class PlanBuilder:
         self.poolings: list[ScheduledPooling] = []
         self.encoder_tokens: Counter[str] = Counter()
         """Tokens of sources and texts, by API key."""
+        self.layered: LayerRange | None = None
         self.num_admitted = self.num_preempted = 0
         self.is_full = False
         """The last group that was tried found no pages, tokens or place."""
@@ -267,6 +316,7 @@ class PlanBuilder:
             self.sources,
             self.poolings,
             [chunk for chunks in self.chunks.values() for chunk in chunks],
+            self.layered,
             self.num_admitted,
             self.num_preempted,
         )

@@ -1,8 +1,11 @@
 """`Planner`: the plan of one step.
 
     decodes      one token per sequence of every decoding group, and drafts
-    prefills     chunks of running groups, within the rest of the token budget
-    admission    waiting groups, until pages, tokens or max_running are used up
+    prefills     chunks of running groups, within the rest of the token budget and the latency
+                 budget (latency_budget.py)
+    admission    waiting groups, until pages, tokens, time or max_running are used up
+    layers       prefills too long for one step are divided by layers (layered_prefill.py); until
+                 their last layer, no others begin
     multi-step   further decode steps if every chunk is a decode of a beam search
 
 With several API keys (fair_queue.py) running prefills and admission follow the virtual token
@@ -22,6 +25,8 @@ from weft.cache.page_tables import PageCopy
 from weft.engine.scheduling.admission import Admission, AdmissionResult
 from weft.engine.scheduling.commit import sequences_of
 from weft.engine.scheduling.fair_queue import chunk_tokens, planned_tokens
+from weft.engine.scheduling.latency_budget import LatencyBudget
+from weft.engine.scheduling.layered_prefill import LayeredPrefill
 from weft.engine.scheduling.plan import (
     Chunk,
     DraftBudget,
@@ -37,12 +42,17 @@ from weft.engine.scheduling.scheduler_state import SchedulerState
 from weft.engine.scheduling.sequence import SequenceGroup
 from weft.engine.scheduling.waiting_queue import WaitingQueue
 
+MEASURE_EVERY = 16
+"""While a stream decodes, one of so many steps has no prefills."""
+
 
 class Planner:
     """Makes the plan of a step. It has no state of its own between two plans."""
 
     def __init__(self, state: SchedulerState) -> None:
         self.state, self.config, self.kv_cache = state, state.config, state.kv_cache
+        self.latency = LatencyBudget(self.config, state.step_times)
+        """Of the current plan."""
         self.admission = Admission(state.config, state.kv_cache, state.statistics, state.now)
 
     def plan(self, step: int, drafter: Drafter | None) -> Plan:
@@ -50,10 +60,17 @@ class Planner:
         self.force_preemption(builder)
         num_forced = builder.num_preempted
         self.schedule_decodes(builder, drafter)
-        self.schedule_prefills(builder)
-        if builder.num_preempted == num_forced and self.state.waiting:
-            self.admit(builder)
-        if self.config.num_steps > 1:
+        self.limit_latency(builder)
+        if self.latency.has_stream and step % MEASURE_EVERY == 0:
+            pass  # the time of a step that only decodes changes with the load and the contexts
+        elif self.state.layered is not None:
+            self.schedule_layers(builder)
+        else:
+            self.schedule_prefills(builder)
+            if builder.num_preempted == num_forced and self.state.waiting:
+                self.admit(builder)
+            self.divide_layers(builder)
+        if self.config.num_steps > 1 and builder.layered is None:
             self.plan_multi_step(builder)
         self.state.waiting.count(builder)
         self.state.statistics.preempted += builder.num_preempted
@@ -78,6 +95,16 @@ class Planner:
                     drafts.add_drafts(group, sequence, chunk)
             self.schedule_chunks(group, chunks, builder)
 
+    def limit_latency(self, builder: PlanBuilder) -> None:
+        """Set the latency budget for what is added to the decodes."""
+        decodes = [chunk for chunks in builder.chunks.values() for chunk in chunks]
+        has_stream = self.state.num_streamed > 0 and any(
+            chunk.request.is_streamed for chunk in decodes
+        )
+        times = self.state.step_times
+        self.latency = LatencyBudget(self.config, times, len(decodes), has_stream)
+        builder.encoder_budget = min(builder.encoder_budget, self.latency.num_encoder_tokens)
+
     def schedule_decode(self, group: SequenceGroup, builder: PlanBuilder) -> None:
         """`schedule_chunks` for a group whose sequences compute one token each, in half the time:
         most of what a busy engine schedules."""
@@ -101,7 +128,8 @@ class Planner:
         groups = [(self.state.running[name], chunks) for name, chunks in builder.chunks.items()]
         if builder.poolings or not can_run_multi_step(groups):
             return
-        extended = [MultiStepGroup.of(*pair, self.config.num_steps) for pair in groups]
+        num_steps = self.max_num_steps(builder)
+        extended = [MultiStepGroup.of(*pair, num_steps) for pair in groups]
         num_needed = sum(one.num_pages for one in extended)
         has_pages = num_needed <= self.kv_cache.num_available - self.admission.watermark
         if not has_pages or all(one.num_steps == 1 for one in extended):
@@ -109,17 +137,56 @@ class Planner:
         for one in extended:
             builder.copies[one.group.request.id] += one.allocate(self.kv_cache)
 
+    def max_num_steps(self, builder: PlanBuilder) -> int:
+        """Decode steps of a multi-step plan; few if a stream waits for its end."""
+        num_decodes = sum(map(len, builder.chunks.values()))
+        has_stream = self.state.num_streamed > 0
+        latency = LatencyBudget(self.config, self.state.step_times, num_decodes, has_stream)
+        return latency.num_steps(self.config.num_steps)
+
     def schedule_prefills(self, builder: PlanBuilder) -> None:
         """Running groups that do not decode yet continue with what is left of the budget; half of
         it if a key of which nothing runs waits for its first tokens."""
-        groups, num_reserved = list(self.state.running.values()), 0
+        groups, num_reserved, reserved = list(self.state.running.values()), 0, 0.0
         if not self.state.waiting.has_one_key:
             groups.sort(key=lambda group: self.state.waiting.served[group.request.key])
-            num_reserved = builder.budget // 2 if self.keys_without_running() else 0
+            if self.keys_without_running():
+                num_reserved, reserved = builder.budget // 2, 0.5
         for group in groups:
-            name, budget = group.request.id, builder.budget - num_reserved
-            if budget > 0 and name not in builder.chunks and name in self.state.running:
-                self.schedule_chunks(group, next_chunks(group, budget), builder)
+            name = group.request.id
+            if name in builder.chunks or name not in self.state.running:
+                continue
+            num_tokens = self.latency.num_tokens(group.first.num_computed, reserved)
+            budget = min(builder.budget - num_reserved, num_tokens)
+            if budget > 0:
+                self.schedule_prefill(group, budget, builder)
+
+    def schedule_prefill(self, group: SequenceGroup, budget: int, builder: PlanBuilder) -> None:
+        """Compute at most `budget` tokens of a group's prompt."""
+        context, num_before = group.first.num_computed, builder.budget
+        self.schedule_chunks(group, next_chunks(group, budget), builder)
+        if group.request.id in builder.chunks:
+            self.latency.use(num_before - builder.budget, context)
+
+    def divide_layers(self, builder: PlanBuilder) -> None:
+        """Compute the prefills in several steps if one has no time for them."""
+        if self.latency.num_parts == 1:
+            return
+        names = [name for name in builder.chunks if not self.state.running[name].is_decoding]
+        chunks = [chunk for name in names for chunk in builder.chunks[name]]
+        if self.latency.has_time_for(chunks):
+            return
+        layered = {name: builder.chunks.pop(name) for name in names}
+        self.state.layered = LayeredPrefill(layered, self.config.num_layers)
+        self.schedule_layers(builder)
+
+    def schedule_layers(self, builder: PlanBuilder) -> None:
+        """Compute the next layers; with the last one, their chunks are computed."""
+        layered = self.state.layered
+        assert layered is not None, "no chunk is divided by layers"
+        builder.layered = layered.next_range(self.latency.num_layers_of(layered.all_chunks))
+        if builder.layered.is_last:
+            builder.chunks |= layered.chunks
 
     def schedule_chunks(
         self, group: SequenceGroup, chunks: list[Chunk], builder: PlanBuilder
@@ -233,8 +300,10 @@ class Planner:
         """Nothing can be admitted, so the queue need not be looked at."""
         if not self.kv_cache.windows:
             return False  # an encoder uses neither pages nor decoder tokens
-        if builder.budget < 1 or is_first:
-            return builder.budget < 1
+        if builder.budget < 1 or not self.latency.num_tokens(0):
+            return True
+        if is_first:
+            return False
         has_pages = self.kv_cache.num_available > self.admission.watermark or not self.state.running
         return self.state.num_running >= self.config.max_running or not has_pages
 
@@ -245,7 +314,7 @@ class Planner:
             return self.admit_pooling(group, builder)
         num_running = self.state.num_running + group.request.num_sequences
         limit = self.config.token_budget if is_first else self.config.max_running
-        if builder.budget < 1 or num_running > limit:
+        if builder.budget < 1 or num_running > limit or not self.latency.num_tokens(0):
             return AdmissionResult.NO_PAGES
         result = self.admission.admit(group, builder, is_alone=not self.state.running)
         while is_first and result is AdmissionResult.NO_PAGES and self.preempt_for(group, builder):
@@ -253,7 +322,10 @@ class Planner:
         if result is AdmissionResult.ADMITTED:
             self.state.start(group)
             builder.num_admitted += 1
-            self.schedule_chunks(group, next_chunks(group, builder.budget), builder)
+            if group.source is not None and not group.source.is_written:
+                self.latency.use_encoder(group.source.num_tokens)
+            num_tokens = max(1, self.latency.num_tokens(group.first.num_computed))
+            self.schedule_prefill(group, min(builder.budget, num_tokens), builder)
         return result
 
     def preempt_for(self, group: SequenceGroup, builder: PlanBuilder) -> bool:

@@ -115,6 +115,8 @@ class Scheduler:
         for group, chunks in groups:
             result = forked.get(group.request.id)
             commit_group(group, chunks, appended, result, self.kv_cache, self.statistics)
+        if plan.layered is not None:
+            self.state.advance_layers(plan.layered)
         self.check_results(plan, appended, forked)
         at_limit = [key for group, _ in groups for key in sequences_at_limit(group)]
         stopped = [key for key, result in appended.items() if result.is_finished]
@@ -130,7 +132,7 @@ class Scheduler:
     def rollback(self, plan: Plan) -> None:
         """The plan could not be run: its requests wait again, as if they had been preempted."""
         assert plan is self.in_flight, f"the plan of step {plan.step} is not the one in flight"
-        names = {chunk.request.id for chunk in plan.chunks}
+        names = set(plan.request_ids)
         for group in reversed([*self.state.running.values()]):
             if group.request.id in names:
                 self.state.requeue(group)

@@ -10,6 +10,8 @@ from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.page_tables import PageTables
 from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.fair_queue import FairQueue
+from weft.engine.scheduling.layered_prefill import LayeredPrefill
+from weft.engine.scheduling.plan import LayerRange
 from weft.engine.scheduling.sequence import (
     Request,
     RequestTimes,
@@ -54,7 +56,11 @@ class SchedulerState:
         """In the order of admission."""
         self.num_running = 0
         """Sequences that running groups have or will have."""
+        self.num_streamed = 0
+        """Groups whose tokens are read as they are generated."""
         self.num_arrived = 0
+        self.layered: LayeredPrefill | None = None
+        """Chunks of running groups of which some layers are computed."""
 
     @property
     def last_admitted(self) -> SequenceGroup:
@@ -91,6 +97,7 @@ class SchedulerState:
         group = SequenceGroup(request, self.num_arrived, RequestTimes(self.now()))
         self.groups[request.id] = group
         self.num_arrived += 1
+        self.num_streamed += request.is_streamed
         self.waiting.arrive(group)
 
     def start(self, group: SequenceGroup) -> None:
@@ -121,7 +128,9 @@ class SchedulerState:
         admitted = [*self.running.values(), *self.waiting.preempted]
         self.waiting.rebuild(groups, admitted, self.groups.values())
         self.running.clear()
+        self.layered = None
         self.num_running = 0
+        self.num_streamed = sum(group.request.is_streamed for group in self.groups.values())
 
     def remove(self, group: SequenceGroup) -> None:
         """Remove a finished group; every page is freed or stays in a cache, unlocked."""
@@ -130,10 +139,12 @@ class SchedulerState:
         if not self.stop(group):
             self.waiting.remove(group)
         self.waiting.leave(group)
+        self.num_streamed -= group.request.is_streamed
 
     def remove_sequence(self, group: SequenceGroup, index: int) -> None:
         """Remove one finished sequence; with the last one, the group."""
         has_followers = group.request.id in self.running and group.waits_for_first
+        self.drop_layers(group)
         for sequence in [s for s in group.sequences if s.index == index]:
             release_sequence(sequence, self.kv_cache.prefix_cache)
             group.sequences.remove(sequence)
@@ -142,7 +153,22 @@ class SchedulerState:
         elif has_followers:
             self.requeue(group)  # the removed sequence may be the first, which the others wait for
 
+    def drop_layers(self, group: SequenceGroup) -> None:
+        """Forget the layers that were computed of a group's chunks."""
+        if self.layered is not None:
+            self.layered.chunks.pop(group.request.id, None)
+            if not self.layered.chunks:
+                self.layered = None
+
+    def advance_layers(self, computed: LayerRange) -> None:
+        """These layers were computed."""
+        if self.layered is not None:
+            self.layered.next_layer = computed.end
+            if computed.is_last:
+                self.layered = None
+
     def release_pages(self, group: SequenceGroup) -> None:
+        self.drop_layers(group)
         for sequence in [*group.sequences, *group.spares]:
             release_sequence(sequence, self.kv_cache.prefix_cache)
         group.spares = []

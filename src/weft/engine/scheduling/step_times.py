@@ -1,25 +1,43 @@
-"""`StepTimes`: how fast steps are, measured from the steps that were completed.
+"""`StepTimes`: how long steps take, measured from the steps that were completed.
 
-    prefill_rate   tokens of prompts, sources and texts per second
-    decode_rate    new tokens per second, of steps that only decode
+    decode_seconds(8)            a step that decodes 8 sequences
+    prefill_tokens(0.02, 1000)   prompt tokens after 1,000 others that add so much to a step
+    encoder_tokens(0.02)         the same for sources and texts
+    prefill_rate, decode_rate    tokens per second, for the load of a server
 
-Both are sums of tokens and seconds in which older steps count less and less, so that long steps
-count more than short ones.
+The cost of a prompt token depends on the number n of them in the step and on the number c of tokens
+before them: few tokens share the time to read weights and keys. For each size of n, in binary
+digits, there is a line
+
+    seconds per token = level * (1 + c / half_context)
+
+`level` is a moving average, which follows the load of the machine within a few steps, and
+`half_context` is from a regression over many steps, as it depends on the model. A token of a larger
+chunk never costs more than one of a smaller chunk that was measured later, so that no size is given
+up after one slow step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
-from weft.engine.scheduling.plan import Plan
+from weft.engine.scheduling.plan import Chunk, Plan, mean_context
 
 MEMORY_SECONDS = 10.0
-"""A step counts half after so many seconds of further steps of its kind."""
+"""For rates, a step counts half after so many seconds of further steps of its kind."""
+SMOOTHING = 0.25
+"""Weight of the last step in a moving average."""
+OUTLIER = 2.0
+"""A step counts at most this many times the average: a garbage collection or another process."""
+SMALLER_COST = 1.3
+"""Expected cost of a token, relative to that in chunks of twice the size, until it is measured."""
+UNLIMITED = 1 << 30
 
 
 @dataclass
 class Rate:
-    """Tokens per second, a moving average."""
+    """Tokens per second, a moving average in which long steps count more."""
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -35,11 +53,84 @@ class Rate:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
-class StepTimes:
-    """Rates of prefill and decoding. Every time is passed in."""
+@dataclass
+class MovingAverage:
+    """Seconds; of the first two values the smaller, as the first step of a process is slow."""
 
-    def __init__(self) -> None:
-        self.prefill, self.decode = Rate(), Rate()
+    seconds: float = 0.0
+    """0.0: nothing was measured."""
+    num: int = 0
+
+    def add(self, seconds: float) -> None:
+        self.num += 1
+        if self.num <= 2:
+            self.seconds = min(seconds, self.seconds or seconds)
+            return
+        seconds = min(seconds, OUTLIER * self.seconds)
+        self.seconds += SMOOTHING * (seconds - self.seconds)
+
+
+@dataclass
+class ContextCost:
+    """Cost of a token as a linear function of its context, by regression."""
+
+    weight: float = 0.0
+    context: float = 0.0
+    seconds: float = 0.0
+    context_squared: float = 0.0
+    product: float = 0.0
+    half_context: float = inf
+    """Number of keys whose attention doubles the cost; infinite until it is known."""
+
+    def add(self, context: float, seconds: float, decay: float = 0.99) -> None:
+        self.weight = self.weight * decay + 1
+        self.context = self.context * decay + context
+        self.seconds = self.seconds * decay + seconds
+        self.context_squared = self.context_squared * decay + context * context
+        self.product = self.product * decay + context * seconds
+        self.update()
+
+    def update(self) -> None:
+        """Fit the line, if the contexts differ enough."""
+        spread = self.weight * self.context_squared - self.context**2
+        if self.weight < 4 or spread < (200 * self.weight) ** 2:
+            return
+        slope = (self.weight * self.product - self.context * self.seconds) / spread
+        base = (self.seconds - slope * self.context) / self.weight
+        if base > 0:
+            self.half_context = max(256.0, base / slope) if slope > 0 else inf
+
+
+@dataclass
+class ChunkCost:
+    """Seconds per prompt token in steps with one size of prefills."""
+
+    level: MovingAverage = field(default_factory=MovingAverage)
+    line: ContextCost = field(default_factory=ContextCost)
+    measured_in: int = 0
+    """Number of the last prefill."""
+
+    def at(self, context: float) -> float:
+        return self.level.seconds * (1 + context / self.line.half_context)
+
+    def add(self, context: float, seconds: float, number: int) -> None:
+        self.line.add(context, seconds)
+        self.level.add(seconds / (1 + context / self.line.half_context))
+        self.measured_in = number
+
+
+@dataclass
+class StepTimes:
+    """The measured times of one engine. Every time is passed in."""
+
+    prefill: Rate = field(default_factory=Rate)
+    decode: Rate = field(default_factory=Rate)
+    decode_steps: dict[int, MovingAverage] = field(default_factory=dict)
+    """By the binary digits of the number of sequences."""
+    chunks: dict[int, ChunkCost] = field(default_factory=dict)
+    """By the binary digits of the number of prompt tokens."""
+    encoder_token: MovingAverage = field(default_factory=MovingAverage)
+    num_prefills: int = 0
 
     @property
     def prefill_rate(self) -> float:
@@ -51,17 +142,80 @@ class StepTimes:
         """New tokens of all requests together per second; 0.0: not measured yet."""
         return self.decode.per_second
 
+    def decode_seconds(self, num_sequences: int) -> float:
+        """A step that decodes so many sequences, or the nearest number that was measured; 0.0:
+        none was."""
+        if not num_sequences or not self.decode_steps:
+            return 0.0
+        digits = num_sequences.bit_length()
+        return self.decode_steps[min(self.decode_steps, key=lambda one: abs(one - digits))].seconds
+
+    def token_seconds(self, digits: int, context: float) -> float:
+        """Additional time for a prompt token in a chunk of this size."""
+        exact = self.chunks.get(digits)
+        smaller = [one for size, one in self.chunks.items() if size < digits]
+        if exact is not None:
+            since = exact.measured_in
+            costs = [exact, *(one for one in smaller if one.measured_in > since)]
+            return min(one.at(context) for one in costs)
+        if smaller:
+            return min(one.at(context) for one in smaller)
+        nearest = min(self.chunks)
+        return self.chunks[nearest].at(context) * SMALLER_COST ** (nearest - digits)
+
+    def prefill_tokens(self, seconds: float, context: int) -> int:
+        """Prompt tokens after `context` others that add so much to a step; at least 1."""
+        if not self.num_prefills:
+            return UNLIMITED
+        for digits in range(max(self.chunks) + 1, 0, -1):
+            smallest, largest = 1 << digits - 1, (1 << digits) - 1
+            cost = self.token_seconds(digits, context + smallest / 2)
+            if cost * smallest <= seconds:
+                is_open = digits > max(self.chunks)
+                num_tokens = int(seconds / cost) if cost else UNLIMITED
+                return num_tokens if is_open else min(largest, num_tokens)
+        return 1
+
+    def prefill_seconds(self, num_tokens: int, context: float) -> float:
+        """What prompt tokens, with so many others before them on average, add to a step; 0.0: not
+        measured yet."""
+        if not self.num_prefills:
+            return 0.0
+        return num_tokens * self.token_seconds(num_tokens.bit_length(), context)
+
+    def encoder_tokens(self, seconds: float) -> int:
+        """Tokens of sources and texts that add so much to a step; at least 1."""
+        cost = self.encoder_token.seconds
+        return max(1, int(seconds / cost)) if cost else UNLIMITED
+
     def add(self, plan: Plan, seconds: float) -> None:
         """Record a completed step."""
-        num_prefill, num_decodes = plan.num_encoder_tokens, 0
-        for chunk in plan.chunks:
-            if len(chunk.tokens) - chunk.num_drafts == 1:
-                num_decodes += chunk.num_steps
+        num_decodes, prefills, share = 0, list[Chunk](), 1.0
+        for chunk in plan.whole_chunks:
+            if len(chunk.tokens) - chunk.num_drafts == 1 and chunk.num_samples:
+                num_decodes += 1 + len(chunk.spares)
             else:
-                num_prefill += len(chunk.tokens)
-        if num_prefill == 0:
-            self.decode.add(num_decodes, seconds)
+                prefills.append(chunk)
+        if plan.layered is not None:  # then nothing else is prefilled
+            prefills, share = plan.layered.chunks, plan.layered.share
+        num_encoded = plan.num_encoder_tokens
+        if not prefills and not num_encoded:
+            self.add_decode(num_decodes, plan.num_steps, seconds)
             return
-        rate = self.decode_rate
-        decode_seconds = min(num_decodes / rate, seconds / 2) if rate else 0.0
-        self.prefill.add(num_prefill, seconds - decode_seconds)
+        num_prefill = sum(len(chunk.tokens) for chunk in prefills)
+        rest = max(seconds - self.decode_seconds(num_decodes), seconds / 4)
+        num_computed = share * num_prefill + num_encoded
+        self.prefill.add(num_computed, rest)
+        if num_encoded:
+            self.encoder_token.add(rest / num_computed)
+        if num_prefill:
+            self.num_prefills += 1
+            cost = self.chunks.setdefault(num_prefill.bit_length(), ChunkCost())
+            cost.add(mean_context(prefills), rest / num_computed, self.num_prefills)
+
+    def add_decode(self, num_sequences: int, num_steps: int, seconds: float) -> None:
+        """Record a step, or several in one plan, that only decoded."""
+        if num_sequences:
+            self.decode.add(num_sequences * num_steps, seconds)
+            average = self.decode_steps.setdefault(num_sequences.bit_length(), MovingAverage())
+            average.add(seconds / num_steps)
