@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,9 @@ def test_a_file_is_described_in_0_6_seconds(name: str) -> None:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, capture_output=True, check=True, env=environment)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < MAX_SECONDS
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # processor time: the process has one thread, and other programs may use the CPUs
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < MAX_SECONDS, seconds
