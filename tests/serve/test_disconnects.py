@@ -44,22 +44,25 @@ class StepGate:
         self.engine = served.engine
         self.allowed = threading.Semaphore(0)
         self.num_steps = 0
-        self.is_open = False
+        self.is_open, self.is_held = False, False
         self.step = self.engine.engine.step
         self.engine.engine.step = self.run_step  # type: ignore[method-assign]
 
     def run_step(self):
         if not self.is_open:
+            self.is_held = True
             self.allowed.acquire()
+            self.is_held = False
         self.num_steps += 1
         return self.step()
 
     def run(self, num_steps: int) -> None:
-        """Run steps, and wait for their end."""
+        """Run steps, and wait until the engine is held before the next one. Then it has executed
+        every command that it was sent before."""
         goal = self.num_steps + num_steps
         for _ in range(num_steps):
             self.allowed.release()
-        wait_until(lambda: self.num_steps >= goal)
+        wait_until(lambda: self.num_steps >= goal and self.is_held)
 
     def open(self) -> None:
         self.is_open = True
@@ -118,17 +121,16 @@ def test_pages_are_free_one_step_after_a_disconnect(
     server, gate, way, is_streamed, phase, num_steps
 ):
     body = {**BODY, "max_tokens": 18, "stream": is_streamed}
-    connection = send(server, body)
-    wait_until(lambda: gate.engine.receivers or gate.engine.commands)
-    gate.run(num_steps)
-    assert not is_at_rest(gate.engine), f"the request is not active in phase {phase}"
-    way(connection)
-    wait_until(lambda: is_removed(gate))
-    before = gate.num_steps
-    gate.open()
-    server.wait_idle()
+    with send(server, body) as connection:
+        gate.run(num_steps)
+        assert not is_at_rest(gate.engine), f"the request is not active in phase {phase}"
+        assert not is_removed(gate), "the request was removed before the client disconnected"
+        way(connection)
+        wait_until(lambda: is_removed(gate))
+        before = gate.num_steps
+        gate.open()
+        server.wait_idle()
     assert gate.num_steps <= before + 1
-    connection.close()
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])

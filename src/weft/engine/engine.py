@@ -48,10 +48,9 @@ from weft.engine.beam_search import BeamSearch
 from weft.engine.cache_file import CacheFileSummary, cache_key, load_cache, save_cache
 from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import FinishReason
-from weft.engine.engine_state import EngineState, PreparedRequest, StepRecord
+from weft.engine.engine_state import EngineState, PreparedRequest, ScoredText, StepRecord
 from weft.engine.interrupts import DeferredInterrupts
 from weft.engine.logits import HIDDEN_NOT_FINITE, not_finite_error
-from weft.engine.logprobs import TokenLogprob
 from weft.engine.memory_budget import cache_pages
 from weft.engine.model_runner import ModelRunner
 from weft.engine.recovery import FaultIsolation, recover
@@ -154,8 +153,15 @@ class Engine:
         check_request(request, self.scheduler.config, self.kv_cache)
         return PreparedRequest(request)
 
-    def prepare_score(self, ids: Iterable[int], request_id: str | None = None) -> PreparedRequest:
-        """Check a text whose log-probabilities are wanted."""
+    def prepare_score(
+        self,
+        ids: Iterable[int],
+        request_id: str | None = None,
+        key: str = "",
+        num_top: int = 0,
+    ) -> PreparedRequest:
+        """Check a text whose log-probabilities are wanted, with those of the `num_top` most likely
+        tokens in each position. `key`: name of the API key that it was sent with."""
         text = tuple(ids)
         if not isinstance(self.model, Decoder):
             raise UsageError(
@@ -168,9 +174,9 @@ class Engine:
                 "token is not predicted. Use a longer text."
             )
         check_text_ids(text, self.model.config)
-        request = Request(request_id or self.new_id(), text[:-1], 0, is_pooling=True)
+        request = Request(request_id or self.new_id(), text[:-1], 0, is_pooling=True, key=key)
         check_request(request, self.scheduler.config, self.kv_cache)
-        return PreparedRequest(request, text=text)
+        return PreparedRequest(request, text=ScoredText(text, num_top))
 
     def add(self, prepared: PreparedRequest) -> str:
         """Add a prepared request with its state, or nothing if this is interrupted."""
@@ -278,8 +284,7 @@ class Engine:
             return RequestOutput(request_id, error=HIDDEN_NOT_FINITE)
         if text is None:
             return RequestOutput(request_id, vectors_TD=x_TD, finish=finish)
-        pairs = zip(text[1:], self.runner.score(x_TD, text[1:]), strict=True)
-        logprobs = [TokenLogprob(token, logprob) for token, logprob in pairs]
+        logprobs = self.runner.score(x_TD, text.ids[1:], text.num_top)
         number = next((n for n, one in enumerate(logprobs, 2) if isnan(one.logprob)), None)
         if number is not None:
             return RequestOutput(request_id, error=not_finite_error(number))

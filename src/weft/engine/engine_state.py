@@ -19,6 +19,15 @@ from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request
 
 
+@dataclass(frozen=True)
+class ScoredText:
+    """A text whose log-probabilities are wanted."""
+
+    ids: tuple[int, ...]
+    num_top: int = 0
+    """Number of most likely tokens in each position that are wanted too."""
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedRequest:
     """A request that was checked, with the state that it starts with."""
@@ -26,8 +35,7 @@ class PreparedRequest:
     request: Request
     samples: dict[int, SampleState] | None = None
     search: BeamSearch | None = None
-    text: tuple[int, ...] | None = None
-    """A text to score."""
+    text: ScoredText | None = None
 
     @property
     def id(self) -> str:
@@ -62,7 +70,7 @@ class EngineState:
         self.samples: dict[str, dict[int, SampleState]] = {}
         """Samples of the active requests, by request id and index."""
         self.beams: dict[str, BeamSearch] = {}
-        self.texts_to_score: dict[str, tuple[int, ...]] = {}
+        self.texts_to_score: dict[str, ScoredText] = {}
         self.finished = FinishedRequests()
         self.records: list[StepRecord] = []
         """Steps whose outputs were not returned yet."""

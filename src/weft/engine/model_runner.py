@@ -38,6 +38,7 @@ from weft.engine.input_batch import (
 )
 from weft.engine.layered_forward import LayeredForward
 from weft.engine.logits import LazyLogits, NextTokenLogits
+from weft.engine.logprobs import TokenLogprob, token_logprob
 from weft.engine.scheduling.plan import LayerRange, Plan, ScheduledSource
 from weft.models.build import AnyModel
 from weft.models.compile import HookWatch, position_rows, stack_weights
@@ -319,14 +320,19 @@ class ModelRunner:
         return ForwardBatch(ids_1N, position_ids_BT=positions_1N, cache=cache)
 
     @torch.inference_mode()
-    def score(self, x_TD: Tensor, targets: Sequence[int]) -> list[float]:
+    def score(self, x_TD: Tensor, targets: Sequence[int], num_top: int = 0) -> list[TokenLogprob]:
         """The log-probability of the token that follows each hidden state."""
         targets_T = torch.tensor(list(targets), device=x_TD.device)
-        logprobs: list[float] = []
+        logprobs: list[TokenLogprob] = []
         parts = zip(x_TD.split(SCORED_ROWS), targets_T.split(SCORED_ROWS), strict=True)
         for x_ND, ids_N in parts:
-            logits_NV = self.logits(x_ND[None]).logits_NV.float()
-            logprobs += logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0].tolist()
+            logits_NV, ids = self.logits(x_ND[None]).logits_NV.float(), ids_N.tolist()
+            if num_top:
+                rows = zip(logits_NV, ids, strict=True)
+                logprobs += [token_logprob(logits_V, token, num_top) for logits_V, token in rows]
+                continue
+            logp_N = logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0]
+            logprobs += map(TokenLogprob, ids, logp_N.tolist())
         return logprobs
 
     def logits(self, x_1ND: Tensor) -> NextTokenLogits:

@@ -155,6 +155,17 @@ def test_a_size_that_was_slow_once_is_tried_again():
     assert times.prefill_tokens(0.5, 0) == 50
 
 
+def test_a_size_that_was_not_used_for_long_costs_no_less_than_larger_ones():
+    times = StepTimes()
+    small, large = ChunkCost(), ChunkCost()
+    small.add(0, 0.001, 1)
+    large.add(3000, 0.004, 2)
+    times.chunks, times.num_prefills = {5: small, 7: large}, 2
+    assert times.token_seconds(5, 3000) == pytest.approx(0.004)
+    small.add(3000, 0.002, 3)  # measured again
+    assert times.token_seconds(5, 3000) == small.at(3000)
+
+
 @pytest.mark.parametrize("share", [1.25, 3.0])
 def test_prefills_leave_a_stream_its_share_of_a_step(share):
     clock = FakeClock()
@@ -208,3 +219,20 @@ def test_sources_are_limited_by_the_time_of_the_encoder():
         counts.append(len(plan.sources))
         world.run_and_commit(plan)
     assert counts[0] == 6 and max(counts[1:]) <= 2
+
+
+def test_times_that_were_recorded_in_part_are_usable(monkeypatch):
+    """Ctrl-C may arrive between any two lines of a step, these included."""
+    world = World(now=FakeClock())
+    world.add(Request("a", tuple(range(12)), 3))
+    plan, times = world.scheduler.schedule(), StepTimes()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ChunkCost, "add", interrupt)
+        times.add(plan, 0.12)
+    assert times.prefill_tokens(0.1, 0) == UNLIMITED and times.prefill_seconds(8, 0) == 0.0
+    times.add(plan, 0.12)
+    assert times.prefill_seconds(12, 5.5) == pytest.approx(0.12)

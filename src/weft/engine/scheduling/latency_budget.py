@@ -17,19 +17,27 @@ a token varies with the context, the machine and its load by a factor of ten.
 
 from __future__ import annotations
 
+from math import ceil
+
 from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.plan import Chunk, mean_context
 from weft.engine.scheduling.step_times import StepTimes
 
-MAX_PARTS = 10
-"""Steps that share the layers of a chunk. With more, chunks of a long prompt would not be faster;
-with fewer, a layer would be too large a part of a step."""
+MAX_PARTS = 15
+"""Steps that share the layers of a chunk. With fewer, chunks of a long prompt are too small to be
+efficient; with one layer per step of a usual model, a step cannot be made shorter when the machine
+becomes slower."""
 FILL = 0.9
 """Chunks are sized for this part of the steps' time, so that an estimate that is a little too low
 does not leave out a layer of each step."""
 MIN_CHUNK = 2
 """Fewer tokens cost nearly as much: a step computes at least so many of one prompt, and begins no
 further prompt for less."""
+
+
+def num_parts(num_layers: int) -> int:
+    """Steps that share the layers of a chunk: each runs the same number of layers."""
+    return ceil(num_layers / ceil(num_layers / MAX_PARTS))
 
 
 class LatencyBudget:
@@ -50,7 +58,7 @@ class LatencyBudget:
         if has_stream:
             share = config.prefill_share * self.decode_seconds
             self.seconds = min(self.seconds, max(share, config.min_prefill_seconds))
-        self.num_parts = min(config.num_layers, MAX_PARTS) if has_stream else 1
+        self.num_parts = num_parts(config.num_layers) if has_stream else 1
         self.chunk_seconds = self.seconds
         """Seconds that the chunks of a plan may take, in one step or several."""
         if self.num_parts > 1:

@@ -14,7 +14,8 @@ digits, there is a line
 `level` is a moving average, which follows the load of the machine within a few steps, and
 `half_context` is from a regression over many steps, as it depends on the model. A token of a larger
 chunk never costs more than one of a smaller chunk that was measured later, so that no size is given
-up after one slow step.
+up after one slow step; and never less than one of a still larger chunk that was measured later, so
+that a size that has not been used since contexts were short is not underestimated.
 """
 
 from __future__ import annotations
@@ -155,9 +156,10 @@ class StepTimes:
         exact = self.chunks.get(digits)
         smaller = [one for size, one in self.chunks.items() if size < digits]
         if exact is not None:
-            since = exact.measured_in
-            costs = [exact, *(one for one in smaller if one.measured_in > since)]
-            return min(one.at(context) for one in costs)
+            cost, later = exact.at(context), exact.measured_in
+            recent = {size: one for size, one in self.chunks.items() if one.measured_in > later}
+            cost = min([cost, *(one.at(context) for size, one in recent.items() if size < digits)])
+            return max([cost, *(one.at(context) for size, one in recent.items() if size > digits)])
         if smaller:
             return min(one.at(context) for one in smaller)
         nearest = min(self.chunks)
@@ -165,7 +167,7 @@ class StepTimes:
 
     def prefill_tokens(self, seconds: float, context: int) -> int:
         """Prompt tokens after `context` others that add so much to a step; at least 1."""
-        if not self.num_prefills:
+        if not self.chunks:
             return UNLIMITED
         for digits in range(max(self.chunks) + 1, 0, -1):
             smallest, largest = 1 << digits - 1, (1 << digits) - 1
@@ -179,7 +181,7 @@ class StepTimes:
     def prefill_seconds(self, num_tokens: int, context: float) -> float:
         """What prompt tokens, with so many others before them on average, add to a step; 0.0: not
         measured yet."""
-        if not self.num_prefills:
+        if not self.chunks:
             return 0.0
         return num_tokens * self.token_seconds(num_tokens.bit_length(), context)
 
@@ -209,9 +211,10 @@ class StepTimes:
         if num_encoded:
             self.encoder_token.add(rest / num_computed)
         if num_prefill:
+            cost = self.chunks.get(num_prefill.bit_length(), ChunkCost())
+            cost.add(mean_context(prefills), rest / num_computed, self.num_prefills + 1)
+            self.chunks[num_prefill.bit_length()] = cost  # complete, should this be interrupted
             self.num_prefills += 1
-            cost = self.chunks.setdefault(num_prefill.bit_length(), ChunkCost())
-            cost.add(mean_context(prefills), rest / num_computed, self.num_prefills)
 
     def add_decode(self, num_sequences: int, num_steps: int, seconds: float) -> None:
         """Record a step, or several in one plan, that only decoded."""
