@@ -23,6 +23,7 @@ from weft.bench.peers.install import (
     processor_flags,
     python_of,
 )
+from weft.bench.peers.servers import SERVERS
 from weft.bench.peers.systems import (
     SYSTEMS,
     WEFT,
@@ -183,7 +184,8 @@ def test_an_unknown_system_is_refused_with_the_known_ones() -> None:
 
 def test_every_system_has_its_file_and_every_peer_can_be_installed() -> None:
     assert all(system.file.is_file() for system in SYSTEMS.values())
-    assert {s.stem for s in SYSTEMS.values() if not s.is_weft} == set(PEER_PACKAGES)
+    stems = {s.stem for s in SYSTEMS.values() if not s.is_weft}
+    assert stems | {s.peer for s in SERVERS.values() if s.peer} == set(PEER_PACKAGES)
     assert peers_for("stream") == ["llama.cpp", "vllm", "transformers"]
 
 
@@ -220,6 +222,12 @@ def test_what_comes_along_with_vllm_and_is_not_needed_goes_again() -> None:
     assert steps[2] == ["pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"]
     torch = install_commands(PEER_PACKAGES["transformers"], Path("p"))[1][-1]
     assert torch.startswith("torch==") and "+" not in torch
+
+
+def test_llama_server_is_compiled_by_its_own_python() -> None:
+    *_, pip, build = install_commands(PEER_PACKAGES["llama_server"], Path("p"))
+    assert pip[2:] == ["pip", "install", "cmake", "ninja"]
+    assert build[0] == pip[0] and Path(build[1]).is_file() and build[2] == "p"
 
 
 def test_one_that_cannot_be_installed_is_one_line_and_the_others_go_on(tmp_path: Path) -> None:

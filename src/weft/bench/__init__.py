@@ -4,6 +4,7 @@ attention    attention kernels over patterns and lengths
 train        a training step beside transformers' Marian and torch.nn.Transformer
 switches     one recipe, trained with one setting changed at a time
 engine       generation by Weft's engine and its peers
+serve        the HTTP server beside llama-server and vLLM
 latency      a stream beside a long prompt: inter-token latency, time to first token
 busy         the same beside other processes that use the CPUs
 scheduling   the scheduler without a model

@@ -43,6 +43,13 @@ EXTRAS = {
     "commit_milliseconds": "ms per commit",
     "p95_ratio": "p95/alone",
     "max_ratio": "maximum/alone",
+    "ttft_p50": "TTFT p50, ms",
+    "ttft_p99": "TTFT p99, ms",
+    "tpot_p50": "TPOT p50, ms",
+    "tpot_p99": "TPOT p99, ms",
+    "engine_tokens_per_second": "engine alone, tokens/s",
+    "generator_cpu_seconds": "generator's CPU, s",
+    "ready_seconds": "ready, s",
     "ttft": "TTFT, s",
     "ttft_ratio": "TTFT/alone",
     "note": "settings",
@@ -142,6 +149,32 @@ def plot_systems(rows: Sequence[SystemRow], path: Path) -> None:
         axes.set_xticks(range(len(shown)), labels, rotation=45, ha="right", fontsize="small")
         axes.margins(y=0.15)
         axes.set(title=workload, ylabel=MEASURES[measure])
+    save_figure(figure, path)
+
+
+SERVER_MEASURES = {
+    "tokens_per_second": "tokens/s",
+    "ttft_p50": "TTFT p50, ms",
+    "tpot_p50": "TPOT p50, ms",
+}
+
+
+def plot_servers(rows: Sequence[SystemRow], path: Path) -> None:
+    """Write a figure with a row of panels for each measure and a panel for each workload."""
+    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    systems = list(dict.fromkeys(row["system"] for row in rows))
+    figure = new_figure(path, 2.4 * len(workloads) + 2.0, 8.0)
+    panels = figure.subplots(len(SERVER_MEASURES), len(workloads), squeeze=False)
+    for line, (measure, unit) in zip(panels, SERVER_MEASURES.items(), strict=True):
+        for axes, workload in zip(line, workloads, strict=True):
+            shown = [row for row in rows if row["workload"] == workload and row.get(measure)]
+            colors = [f"C{systems.index(row['system'])}" for row in shown]
+            bars = axes.bar(range(len(shown)), [row[measure] for row in shown], color=colors)
+            axes.bar_label(bars, fmt="{:,.4g}", fontsize="small")
+            labels = [row["system"].replace(" ", "\n", 1) for row in shown]
+            axes.set_xticks(range(len(shown)), labels, rotation=45, ha="right", fontsize="small")
+            axes.margins(y=0.15)
+            axes.set(title=workload, ylabel=unit)
     save_figure(figure, path)
 
 

@@ -245,6 +245,66 @@ def engine(
     show(work.measure(plan, status), json, plot)
 
 
+@app.command("serve")
+def serve(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A decoder: .gguf file, model folder or name.")
+    ] = "smollm2",
+    workloads: Annotated[
+        str, typer.Option(help="Workloads, comma-separated.")
+    ] = "1 stream,8 streams,32 streams,prefixes,cached",
+    systems: Annotated[
+        str,
+        typer.Option(help="Any of weft int8, weft, llama-server Q4_0, llama-server Q4_1, vllm."),
+    ] = "weft int8,weft,llama-server Q4_0,llama-server Q4_1,vllm",
+    generator: Annotated[
+        Literal["auto", "vllm", "own"],
+        typer.Option(help="Load generator: vllm bench serve, or one without vLLM."),
+    ] = "auto",
+    scale: Annotated[
+        float, typer.Option(min=0.001, help="Factor for the lengths of prompts and outputs.")
+    ] = 1.0,
+    repeats: Repeats = 3,
+    threads: Threads = 2,
+    seed: Annotated[int, typer.Option(help="Seed of the random prompts.")] = 0,
+    peers: Peers = PEERS,
+    json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """The server compared with llama-server and vLLM, measured alternately by one load generator.
+
+    \b
+    Example:
+      weft pull smollm2
+      weft bench peers llama_server vllm
+      weft bench serve
+      weft bench serve --systems "weft int8,vllm" --workloads "8 streams" --json
+      weft bench serve --scale 0.05 --repeats 1       # a quick check
+
+    \b
+    Workloads:
+      1 stream     4 requests, one after the other: 128 prompt tokens, 128 new tokens
+      8 streams    16 requests, 8 at a time
+      32 streams   32 requests at once
+      prefixes     32 requests, 8 at a time: 4 prefixes of 512 tokens, 32 other tokens, 32 new ones
+      cached       Weft only: 20 prompts of 2,000 tokens, each sent twice
+
+    A system that is not installed or fails is reported in one line; the others continue.
+    """
+    from weft.bench import plots
+    from weft.bench import serve as work
+
+    plan = work.ServeBench(
+        *(model, parse_words(workloads), parse_words(systems), generator, peers, repeats),
+        *(threads, seed, scale),
+    )
+    results = work.measure(plan, status)
+    show(results, json, None)
+    if plot is not None:
+        plots.plot_servers(results["rows"], plot)
+        status(f"plot: {plot}")
+
+
 @app.command("translate")
 def translate(
     model: Annotated[
@@ -290,7 +350,9 @@ def translate(
 def install(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="llama_cpp, vllm, transformers, ctranslate2."),
+        typer.Argument(
+            metavar="NAME", help="llama_cpp, llama_server, vllm, transformers, ctranslate2."
+        ),
     ] = None,
     peers: Peers = PEERS,
 ) -> None:
@@ -301,8 +363,8 @@ def install(
       weft bench peers
       weft bench peers llama_cpp ctranslate2
 
-    Existing installations are kept. llama.cpp is compiled for this processor, which takes about
-    ten minutes; all four need about six gigabytes.
+    Existing installations are kept. llama.cpp and llama-server are compiled for this processor,
+    which takes about ten minutes each; all five need about six gigabytes.
     """
     from weft.bench.peers.install import PEER_PACKAGES, install_all
 

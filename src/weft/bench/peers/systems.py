@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from weft.bench.peers.install import python_of
 from weft.checkpoint.description import format_of
@@ -81,6 +81,10 @@ class Peer(AbstractContextManager["Peer"]):
 
     def request(self, do: str, **settings: Any) -> PeerResponse:
         """Send a request and wait for its response; a PeerError if there is none."""
+        return PeerResponse(**self.ask(do, **settings))
+
+    def ask(self, do: str, **settings: Any) -> dict[str, Any]:
+        """The same for a child with outputs of another kind: the response as it is."""
         assert self.process.stdin is not None and self.process.stdout is not None, "no pipes"
         with suppress(BrokenPipeError):  # the child has died, which reading reports
             self.process.stdin.write(json.dumps({"do": do, **settings}) + "\n")
@@ -104,15 +108,11 @@ class Peer(AbstractContextManager["Peer"]):
         if "error" in response:
             reason = response["error"].rstrip(".")
             raise PeerError(f"{self.name} could not {do}: {reason}. Its rows are absent.")
-        return PeerResponse(**response)
+        assert isinstance(response, dict), "child.py writes objects"
+        return response
 
     def exit_reason(self) -> str:
-        code = self.process.wait()
-        reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        self.log.seek(0)
-        lines = self.log.read().decode("utf-8", "replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "empty")
-        return f"ended with {reason}; the last line of its log: {last.rstrip('.')}."
+        return exit_reason(self.process, self.log)
 
     def close(self) -> None:
         """End the child, by force after SHUTDOWN_SECONDS."""
@@ -130,6 +130,16 @@ class Peer(AbstractContextManager["Peer"]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def exit_reason(process: subprocess.Popen[Any], log: IO[bytes]) -> str:
+    """How a process ended, and the last line of its log, as a sentence without a subject."""
+    code = process.wait()
+    reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    log.seek(0)
+    lines = log.read().decode("utf-8", "replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "empty")
+    return f"ended with {reason}; the last line of its log: {last.rstrip('.')}."
 
 
 def child_environment(threads: int) -> dict[str, str]:
@@ -235,13 +245,18 @@ def model_in_format(model: str | Path, model_format: ModelFormat, report: Report
     path = resolve(model).absolute()
     if model_format == "any" or format_of(path) == CHECKPOINT_FORMATS[model_format]:
         return path
-    suffix = ".gguf" if model_format == "gguf" else "-hf"
-    copy = cache_folder().absolute() / "bench" / f"{path.stem}-{fingerprint(path)}{suffix}"
+    copy = copy_path(path, ".gguf" if model_format == "gguf" else "-hf")
     if not copy.exists():
-        copy.parent.mkdir(parents=True, exist_ok=True)
         report(f"writing {copy} (once, in float32)")
         convert(path, copy, model_format)
     return copy
+
+
+def copy_path(path: Path, suffix: str) -> Path:
+    """Where a copy of a model in another format is kept."""
+    folder = cache_folder().absolute() / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{path.stem}-{fingerprint(path)}{suffix}"
 
 
 def fingerprint(path: Path) -> str:
