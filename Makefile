@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients run test test-native test-slow soak check bench bench-peers format docs
+.PHONY: help setup clients run serve test test-native test-slow soak check bench bench-peers format docs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,16 @@ $(BIN)/python:
 
 run: setup ## Train the demo model: dates in 30 languages -> ISO dates
 	$(BIN)/weft demo --out runs/demo
+
+# make serve OPTIONS="--port 8080"
+serve: setup ## Serve the demo model, trained first if it is missing, and SmolLM2 if it is pulled
+	@$(BIN)/weft info runs/demo > /dev/null 2>&1 || { \
+	  echo "There is no model in runs/demo yet. Training it takes about two minutes." >&2; \
+	  $(BIN)/weft demo --out runs/demo; }
+	@models=runs/demo; \
+	if $(BIN)/weft info smollm2 > /dev/null 2>&1; then models="$$models smollm2"; \
+	else echo "SmolLM2 is not pulled; .venv/bin/weft pull smollm2 installs it." >&2; fi; \
+	echo "weft serve $$models $(OPTIONS)" >&2; exec $(BIN)/weft serve $$models $(OPTIONS)
 
 clients: ## Install the client programs of tests/clients, in environments of their own
 	@$(PYTHON) tests/clients/install.py
@@ -53,6 +63,7 @@ check: setup ## Check format, lint, types, import order and generated docs
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	$(BIN)/python -m weft.cli.help_page --check docs/help.md
+	$(BIN)/python -m weft.cli.serve_page --check docs/serve.md
 
 bench: setup ## Measure time and memory of the attention kernels
 	$(BIN)/weft bench attention
@@ -64,5 +75,6 @@ format: setup ## Format the code and apply the linter's automatic fixes
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
 
-docs: setup ## Regenerate docs/help.md
+docs: setup ## Regenerate docs/help.md and the tables of docs/serve.md
 	$(BIN)/python -m weft.cli.help_page docs/help.md
+	$(BIN)/python -m weft.cli.serve_page docs/serve.md

@@ -101,4 +101,7 @@ def test_a_key_in_the_environment_is_one_more(tmp_path):
     keys = ApiKeys.configured(file, {"WEFT_API_KEY": "k2"})
     names = {keys.caller({"x-api-key": key}).name for key in ("k1", "k2")}
     assert names == {"alice", "WEFT_API_KEY"}
+    several = ApiKeys.configured(file, {"WEFT_API_KEY": " k2, k1,k3,k2,"})
+    names = {key: several.caller({"x-api-key": key}).name for key in ("k1", "k2", "k3")}
+    assert names == {"k1": "alice", "k2": "WEFT_API_KEY", "k3": "WEFT_API_KEY_3"}
     assert not ApiKeys.configured(None, {})

@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic_core import from_json
 
 from tests.engine.tiny import tiny
 from tests.serve.scripted import HERMES_TEMPLATE, THINK_TEMPLATE, scripted_service
 from tests.serve.server import RunningServer, make_service, running
+from weft.serve.limits import Limits
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -220,12 +222,36 @@ def test_tool_choice_is_honored(choice, calls):
             assert value["stop_reason"] == ("tool_use" if calls else "end_turn")
 
 
-def test_a_call_that_max_tokens_cuts_has_no_input():
-    with scripted(ROME) as ask:
-        value = ask(tool_choice={"type": "any"}, max_tokens=56).json()
-        assert value["stop_reason"] == "max_tokens"
-        (block,) = value["content"]
-        assert block["name"] == "weather" and block["input"] == {}
+def test_a_call_that_max_tokens_cuts_has_the_complete_arguments():
+    call = {"name": "weather", "arguments": {"days": 3, "city": "Reykjavik"}}
+    text = f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+    properties = {"days": {"type": "integer"}, "city": {"type": "string"}}
+    tool = {**WEATHER, "input_schema": {"type": "object", "properties": properties}}
+    inputs = {"Reykja": {"days": 3}, '"days": 3,': {"days": 3}, '"da': {}}
+    with scripted(text) as ask:
+        for end, arguments in inputs.items():
+            limit = text.index(end) + len(end)
+            asked = {"tool_choice": {"type": "any"}, "max_tokens": limit, "tools": [tool]}
+            value = ask(**asked).json()
+            assert value["stop_reason"] == "max_tokens"
+            (block,) = value["content"]
+            assert block["name"] == "weather" and block["input"] == arguments
+            parts = [one["delta"] for one in events(ask(**asked, stream=True)) if "delta" in one]
+            streamed = "".join(one.get("partial_json", "") for one in parts)
+            assert from_json(streamed or "{}", allow_partial=True) == arguments
+
+
+def test_no_tokens_fill_the_cache_only():
+    with scripted("ok") as ask:
+        value = ask(max_tokens=0).json()
+        assert value["content"] == [] and value["stop_reason"] == "max_tokens"
+        assert value["usage"]["output_tokens"] == 0
+        assert value["usage"]["cache_read_input_tokens"] == 0
+        assert ask().json()["usage"]["cache_read_input_tokens"] > 0
+        streamed = ask(max_tokens=0, stream=True)
+        kinds = [one["type"] for one in events(streamed)]
+        assert kinds == ["message_start", "message_delta", "message_stop"]
+        assert same({**value, "id": ""}, {**assembled(streamed), "id": ""})
 
 
 def test_hosted_tools_are_dropped_with_a_warning():
@@ -406,6 +432,17 @@ def test_pings_and_errors_are_events():
         assert kinds[:2] == ["ping", "ping"] and kinds[-1] == "message_stop"
         *_, last = events(ask(stream=True, headers={"x-request-timeout": "0.2"}))
         assert last["type"] == "error" and last["error"]["type"] == "timeout_error"
+
+
+def test_overload_is_a_rate_limit_error():
+    service = scripted_service("ok", limits=Limits(max_queued=0))
+    with running(service) as one:
+        answer = one.post("/v1/messages", {**BODY, "model": "scripted"})
+        assert answer.status_code == 429
+        assert answer.json()["type"] == "error"
+        assert answer.json()["error"]["type"] == "rate_limit_error"
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert 1000 <= int(answer.headers["retry-after-ms"]) <= 60000
 
 
 def test_keys_and_draining_have_anthropics_statuses():

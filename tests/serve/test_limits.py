@@ -106,6 +106,19 @@ def test_seconds_of_prompts_bound_the_queue():
         assert first.result().status_code == second.result().status_code == 200
 
 
+def test_tokens_of_prompts_bound_the_queue():
+    with slow_server(Limits(), ONE_AT_A_TIME, max_queued_tokens=8) as slow:
+        accepted = [slow.submit(300, prompt=[5])]
+        slow.wait_for(1)
+        accepted.append(slow.submit(1, prompt=[8, 7, 6, 5, 8, 7]))
+        slow.wait_for(2)
+        refused = slow.submit(1, prompt=[6, 7, 8]).result()
+        assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+        assert "prompt tokens wait, and with these" in refused.json()["error"]["message"]
+        assert [one.result().status_code for one in accepted] == [200, 200]
+        assert slow.submit(1, prompt=[7] * 12).result().status_code == 200
+
+
 def test_a_key_has_its_own_bound():
     keys = {"alice": "a", "bob": "b"}
     with slow_server(Limits(max_concurrent=2), keys=keys) as slow:

@@ -15,8 +15,9 @@ from tests.serve.process import ServeProcess
 from weft.core.errors import UsageError
 from weft.serve.api_keys import ApiKeys
 from weft.serve.config import ServeConfig
-from weft.serve.server import StartupApp, check_exposure
+from weft.serve.server import StartupApp
 from weft.serve.sockets import notify, open_sockets, port_holder, url_of
+from weft.serve.startup_checks import check_exposure
 
 BODY = {"model": "long", "prompt": "the cat", "ignore_eos": True, "seed": 1}
 

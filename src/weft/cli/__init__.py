@@ -23,6 +23,7 @@ output              JSON, tables, status lines, progress bars
 completion_json     completions as --json prints them
 train_progress      progress of a training run
 help_page           generates docs/help.md
+serve_page          generates the tables of docs/serve.md
 """
 
 from weft.cli.app import main as main

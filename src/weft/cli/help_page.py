@@ -63,8 +63,12 @@ def help_text(words: Sequence[str], commands: Mapping[str, Command]) -> str:
 def write_or_check(args: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
     """Write the page to the path in `args`, or with --check compare it; returns the exit code."""
     path = Path(next(arg for arg in args if arg != "--check"))
-    wanted = page(commands)
-    if "--check" not in args:
+    return update(path, page(commands), "--check" in args)
+
+
+def update(path: Path, wanted: str, is_check: bool) -> int:
+    """Write a generated page, or only check that it is up to date; returns the exit code."""
+    if not is_check:
         path.write_text(wanted, encoding="utf-8")
         return 0
     if path.exists() and path.read_text(encoding="utf-8") == wanted:

@@ -42,6 +42,7 @@ METAVARS = {
     "api_keys": "FILE",
     "chat_template": "FILE",
     "cache": "GIB",
+    "keep": "DIR",
     "activations": "TEXT",
 }
 

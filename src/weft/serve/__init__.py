@@ -1,6 +1,7 @@
 """The HTTP server. What holds for all protocols, in the order in which a request meets it:
 
     server          sockets, signals, startup in the background, drain
+    startup_checks  what must hold before it starts: keys, TLS files, a chat template
     sockets         listening sockets; who holds a port; sd_notify
     model_names     names of served models
     model_loading   settings -> a Service; models are loaded and warmed up
@@ -11,6 +12,7 @@
     context         Service, HttpCall and RequestRecord: what routes know about a request
     bodies          request bodies: every field has a class, and unknown ones are rejected
     served_model    names -> loaded models with their engines
+    cache_keeping   prefix caches <-> files, for --keep
     text_options    options of a text -> GenerationRequest
     watchdog        an engine that is stuck or dead ends the process
     server_metrics  Prometheus metrics with vLLM's names
@@ -35,6 +37,8 @@
 One file for each family of endpoints: its bodies, protocol -> GenerationRequest, and choices ->
 protocol, whole and streamed:
 
+    prompt_logprobs     log-probabilities of prompts
+    completion_logprobs log-probabilities in the form of /v1/completions
     openai_fields       fields that several of OpenAI's routes have; usage; finish reasons
     openai_tools        tools in OpenAI's requests
     openai_chat         /v1/chat/completions

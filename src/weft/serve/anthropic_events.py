@@ -13,10 +13,11 @@ the same deltas, so both have the same blocks. Signatures are empty: reasoning i
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import AsyncIterator
 from typing import Any
+
+from pydantic_core import from_json
 
 from weft.engine.detokenizer import FinishReason
 from weft.serve.api_errors import ApiError, error_body
@@ -97,9 +98,10 @@ class ContentBlocks:
 
 
 def parse_input(text: str) -> dict[str, Any]:
-    """The arguments of a call; none if max_tokens has cut their text."""
+    """The arguments of a call. If max_tokens has cut their text, those that are complete, as the
+    client's own package reads the events of a stream."""
     try:
-        value = json.loads(text) if text else {}
+        value = from_json(text, allow_partial=True) if text else {}
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

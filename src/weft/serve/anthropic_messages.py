@@ -118,8 +118,9 @@ class AnthropicPrompt(Body):
 class MessagesBody(AnthropicPrompt):
     """The body of /v1/messages."""
 
-    max_tokens: Annotated[int, Field(ge=1)]
-    """Maximum number of new tokens, cut to the room that the prompt leaves."""
+    max_tokens: Annotated[int, Field(ge=0)]
+    """Maximum number of new tokens, cut to the room that the prompt leaves. 0: the prompt is
+    computed and cached, and the message is empty."""
     stop_sequences: list[str] | None = None
     """Up to 64 stop strings, which are not part of the text."""
     stream: bool | None = None

@@ -38,7 +38,8 @@ class Caller:
 
 ANYONE = Caller()
 VARIABLE = "WEFT_API_KEY"
-"""The environment variable with one key, which is also the name of that key."""
+"""The environment variable with keys, separated by commas. The first has this name too, others
+WEFT_API_KEY_2 and so on."""
 
 
 class ApiKeys:
@@ -61,10 +62,13 @@ class ApiKeys:
 
     @classmethod
     def configured(cls, path: Path | None, environ: Mapping[str, str]) -> ApiKeys:
-        """The keys of a file, and WEFT_API_KEY of the environment as one more."""
+        """The keys of a file and those of WEFT_API_KEY in the environment."""
         keys = {} if path is None else read_keys(path)
-        one = environ.get(VARIABLE, "").strip()
-        return cls(keys if not one or one in keys.values() else {**keys, VARIABLE: one})
+        texts = (text.strip() for text in environ.get(VARIABLE, "").split(","))
+        for number, key in enumerate(dict.fromkeys(filter(None, texts)), 1):
+            if key not in keys.values():
+                keys[VARIABLE if number == 1 else f"{VARIABLE}_{number}"] = key
+        return cls(keys)
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """The caller of a request; an ApiError 401 if its key is missing or wrong."""

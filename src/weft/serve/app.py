@@ -179,6 +179,8 @@ def error_of(error: Exception) -> ApiError | None:
         message, where = validation_message(error)
         return ApiError(400, message, param=where)
     if isinstance(error, HTTPException):
+        if isinstance(error.__cause__, ApiError):  # of LimitedBody, while FastAPI read the body
+            return error.__cause__
         return ApiError(error.status_code, http_message(error), headers=dict(error.headers or {}))
     return api_error(error)
 

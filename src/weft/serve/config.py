@@ -56,7 +56,7 @@ class ServeConfig(Config):
     tls_key: str | None = None
     """File with its private key (PEM)."""
     api_keys: str | None = None
-    """File with lines `name = key`. WEFT_API_KEY in the environment is one more key."""
+    """File with lines `name = key`. WEFT_API_KEY in the environment has more."""
     no_auth: bool = False
     """Serve addresses other than loopback without API keys."""
     cors: tuple[str, ...] = ()
@@ -78,8 +78,12 @@ class ServeConfig(Config):
     """Requests that may wait; more are answered with 429. n samples count n times."""
     max_queue_seconds: float = Field(30.0, gt=0)
     """Seconds of prompt computation that may wait, by the measured rate."""
+    max_queued_tokens: int | None = Field(None, ge=1)
+    """Tokens of prompts that may wait, whatever the rate."""
     max_concurrent: int | None = Field(None, ge=1)
     """Requests of one API key at a time."""
+    max_prompt: int | None = Field(None, ge=1)
+    """Tokens of one prompt; longer ones are answered with 400."""
     max_output: int | None = Field(None, ge=1)
     """Upper bound of max_tokens."""
     drain_timeout: float = Field(60.0, ge=0)
@@ -89,6 +93,9 @@ class ServeConfig(Config):
     cache: Literal["auto"] | Annotated[float, Field(ge=0, le=65536)] = "auto"
     """KV cache of all models in GiB; auto: half of the available memory; 0: nothing is kept between
     requests."""
+    keep: str | None = None
+    """Folder in which prefix caches are kept, one file for each model: loaded at startup, saved
+    when the server stops and after 10 minutes without a request."""
     activations: Literal["float32", "int8"] = "float32"
     """float32, or int8: faster with quantized weights, not exact."""
     device: str = "auto"
@@ -131,6 +138,11 @@ class ServeConfig(Config):
                 f"metrics_prefix is '{self.metrics_prefix}': it must be a word of letters, digits "
                 "and _. Use vllm or weft.",
                 ("metrics_prefix",),
+            )
+        if self.keep is not None and self.cache == 0:
+            yield Problem(
+                f"keep is {self.keep}, but cache is 0: there is nothing to keep. Set one of them.",
+                ("keep", "cache"),
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             yield Problem(

@@ -23,8 +23,9 @@ from weft.engine.request import GenerationRequest, RequestOutput
 from weft.serve.api_errors import ApiError
 from weft.serve.api_keys import ANYONE, ApiKeys, Caller
 from weft.serve.bodies import Body
+from weft.serve.cache_keeping import CacheKeeper
 from weft.serve.config import ServeConfig
-from weft.serve.limits import Limits, Reservation
+from weft.serve.limits import Limits, Reservation, check_prompts
 from weft.serve.recent_responses import RecentResponses
 from weft.serve.response_store import ResponseStore
 from weft.serve.served_model import ModelRegistry, ServedModel
@@ -131,6 +132,8 @@ class Service:
     """HTTP requests that are being answered."""
     recent: RecentResponses = field(default_factory=RecentResponses)
     """For /v1/attention."""
+    keeper: CacheKeeper | None = None
+    """Saves the prefix caches; None without --keep."""
     stored_responses: ResponseStore = field(default_factory=ResponseStore)
 
     @property
@@ -190,6 +193,10 @@ class HttpCall:
         self.timeout = min(self.timeout, seconds)
         self.deadline = asyncio.get_running_loop().time() + self.timeout
 
+    def timed_out(self) -> ApiError:
+        """The error of a call whose deadline has passed."""
+        return ApiError(504, f"the request took longer than {self.timeout:g} s and was cancelled.")
+
     @property
     def config(self) -> ServeConfig:
         return self.service.config
@@ -199,8 +206,13 @@ class HttpCall:
         return self.service.limits
 
     def reserve(self, served: ServedModel, requests: Sequence[GenerationRequest]) -> Reservation:
-        """A place in the queue of a model until the call ends; an ApiError 429 if it is full."""
-        reservation = self.limits.reserve(served, self.caller.name, requests)
+        """A place in the queue of a model until the call ends; an ApiError 429 if it is full, 400
+        for a prompt that is too long."""
+        check_prompts(requests, self.config.max_prompt)
+        bound = self.config.max_queued_tokens
+        reservation = self.limits.reserve(served, self.caller.name, requests, bound)
+        if self.service.keeper is not None:
+            self.service.keeper.mark_used()
         self.reservations.append(reservation)
         if self.has_ended:  # meanwhile, in the event loop
             self.release()

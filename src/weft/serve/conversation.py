@@ -75,7 +75,8 @@ async def start_chat(
         prompt = chat_prompt(call, served, chat)
         options = chat_options(served, chat, prompt, options)
         request = make_request(served, call.caller, prompt.ids, options)
-        return Submitted([request], parser_maker(served, chat, prompt), options.include_stop)
+        parser = parser_maker(served, chat, prompt)
+        return Submitted([request], parser, options.include_stop, options.is_prompt_only)
 
     return await Generation.start(call, served, submit)
 

@@ -45,6 +45,8 @@ class Submitted:
     make_parser: MakeParser | None = None
     include_stop: bool = False
     """Whether a stop string is part of the text that it ends."""
+    is_prompt_only: bool = False
+    """The prompts are computed and cached, and the texts are empty."""
 
 
 @dataclass
@@ -126,7 +128,7 @@ class Generation:
     ) -> None:
         self.call, self.served, self.stream = call, served, stream
         self.requests, self.make_parser = list(submitted.requests), submitted.make_parser
-        self.include_stop = submitted.include_stop
+        self.include_stop, self.is_prompt_only = submitted.include_stop, submitted.is_prompt_only
         self.positions = {name: place for place, name in enumerate(stream.ids)}
         self.parsers: dict[int, OutputParser] = {}
         self.usage = Usage(sum(request.num_read for request in self.requests))
@@ -158,6 +160,10 @@ class Generation:
     def num_choices(self) -> int:
         return sum(request.num_choices for request in self.requests)
 
+    def place_of(self, index: int) -> int:
+        """The request that a choice belongs to."""
+        return index * len(self.requests) // self.num_choices
+
     async def events(self) -> AsyncIterator[ChoiceEvent]:
         """What each step adds to each choice. Raises an ApiError if a request fails or the call's
         deadline passes. Closing it aborts the requests."""
@@ -168,9 +174,7 @@ class Generation:
                     for event in self.events_of(output):
                         yield event
         except TimeoutError:
-            raise ApiError(
-                504, f"the request took longer than {self.call.timeout:g} s and was cancelled."
-            ) from None
+            raise self.call.timed_out() from None
         finally:
             self.stream.close()
             self.finish_usage()
@@ -185,6 +189,8 @@ class Generation:
         if request.beam is not None:
             return self.hypotheses(place, request, output.hypotheses)
         index = place * request.n + output.index
+        if self.is_prompt_only:  # the engine has chosen one token, which is not returned
+            return [ChoiceEvent(index, [], finish=FinishReason("length"))]
         text = output.text
         if self.include_stop and output.finish is not None:
             text += output.finish.stop or ""

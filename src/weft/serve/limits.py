@@ -66,7 +66,11 @@ class Limits:
         ]
 
     def reserve(
-        self, served: ServedModel, key: str, requests: Sequence[GenerationRequest]
+        self,
+        served: ServedModel,
+        key: str,
+        requests: Sequence[GenerationRequest],
+        max_queued_tokens: int | None = None,
     ) -> Reservation:
         """A place in the queue; an ApiError 429 if there is none."""
         num_sequences = sum(num_sequences_of(one) for one in requests)
@@ -75,6 +79,7 @@ class Limits:
         with self.lock:
             self.check_key(key, num_sequences)
             self.check_room(served, requests)
+            self.check_tokens(served, num_tokens, max_queued_tokens)
             self.reservations.add(reservation)
         return reservation
 
@@ -117,8 +122,34 @@ class Limits:
             seconds - self.max_queue_seconds,
         )
 
+    def check_tokens(self, served: ServedModel, num_tokens: int, limit: int | None) -> None:
+        """Raise an ApiError 429 if more than `limit` tokens of prompts would wait."""
+        if limit is None:
+            return
+        load = served.engine.engine.scheduler.load()
+        ahead = load.tokens_ahead + sum(one.unseen_tokens for one in self.of_model(served.name))
+        excess = ahead + num_tokens - limit
+        if ahead > 0 and excess > 0:
+            raise too_busy(
+                f"the server is busy: {ahead} prompt tokens wait, and with these there would be "
+                f"{ahead + num_tokens} of at most {limit}.",
+                excess / load.prefill_rate if load.prefill_rate > 0.0 else MIN_RETRY,
+            )
+
     def of_model(self, name: str) -> list[Reservation]:
         return [one for one in list(self.reservations) if one.model == name]
+
+
+def check_prompts(requests: Sequence[GenerationRequest], limit: int | None) -> None:
+    """Raise an ApiError 400 for a prompt or source of more than `limit` tokens."""
+    longest = max((max(len(one.prompt), len(one.source or ())) for one in requests), default=0)
+    if limit is not None and longest > limit:
+        raise ApiError(
+            400,
+            f"the prompt has {longest} tokens, and this server accepts at most {limit}. Shorten "
+            "it, or raise --max-prompt.",
+            code="context_length_exceeded",
+        )
 
 
 def num_sequences_of(request: GenerationRequest) -> int:

@@ -22,6 +22,7 @@ from weft.engine.memory_budget import AUTO_SHARE, GIB, weight_bytes
 from weft.engine.request_builder import GenerationOptions
 from weft.engine.worker_pool import freeze_gc
 from weft.serve.api_keys import ApiKeys
+from weft.serve.cache_keeping import CacheKeeper
 from weft.serve.config import ServeConfig
 from weft.serve.context import Service
 from weft.serve.limits import Limits
@@ -47,6 +48,8 @@ def build_service(
     engine = engine_config(config, paths)
     template = None if config.chat_template is None else read_text(Path(config.chat_template))
 
+    keeper = None if config.keep is None else CacheKeeper(Path(config.keep))
+
     def load_one(model: str) -> LoadedModel:
         loaded = load(model, config.device, engine=engine)
         if template is None:
@@ -62,6 +65,8 @@ def build_service(
             max_len=config.max_model_len,
             languages=languages.get(name),
         )
+        if keeper is not None:
+            keeper.add(served)  # before the warm-up, which may leave a source in the cache
         warm_up(served)
         return served
 
@@ -69,7 +74,7 @@ def build_service(
     limits = Limits(
         config.max_queued, config.max_queue_seconds, config.max_concurrent, config.max_output
     )
-    return Service(registry, config, keys, limits, [log_request])
+    return Service(registry, config, keys, limits, [log_request], keeper=keeper)
 
 
 def languages_of(config: ServeConfig, paths: Mapping[str, str]) -> dict[str, LanguagePair]:

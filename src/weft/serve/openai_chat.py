@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from weft.engine.grammar import Grammar, make_grammar
+from weft.sampling.params import MAX_LOGPROBS
 from weft.serve.api_errors import ApiError, error_body
 from weft.serve.bodies import NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
@@ -35,6 +36,12 @@ from weft.serve.output_parser import (
     ReasoningDelta,
     TextDelta,
     ToolCallStart,
+)
+from weft.serve.prompt_logprobs import (
+    PromptLogprobs,
+    check_prompt_logprobs,
+    prompt_logprobs_json,
+    score_prompts,
 )
 from weft.serve.responses import JsonResponse
 from weft.serve.served_model import ServedModel
@@ -94,6 +101,8 @@ class ChatBody(SamplingBody, ToolFields):
     """Return the log-probability of each token."""
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     """Return the N most likely tokens in each position; needs logprobs."""
+    prompt_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
+    """Return the log-probability of each token of the prompt, and of the N most likely ones."""
     response_format: ResponseFormat | None = None
     """json_object, or json_schema with a schema: the answer is valid JSON."""
     reasoning_effort: TemplateVariable[str] = None
@@ -139,6 +148,7 @@ class ChatBody(SamplingBody, ToolFields):
 async def create_chat_completion(body: ChatBody, call: CallOf) -> Response:
     """The next message of a conversation."""
     served = call.open(body, body.model, "decoder")
+    check_prompt_logprobs(body.prompt_logprobs, body.stream)
     generation = await until_gone(
         call, start_chat(call, served, lambda: (conversation(body, call), options(body, served)))
     )
@@ -146,6 +156,9 @@ async def create_chat_completion(body: ChatBody, call: CallOf) -> Response:
     call.service.recent.remember(writer.id, call.caller, served, generation)
     if body.stream:
         return await event_stream(call, writer.chunks(generation), writer.error_chunk)
+    if body.prompt_logprobs is not None:
+        scored = score_prompts(generation, body.prompt_logprobs)
+        [writer.prompt_logprobs] = await until_gone(call, scored)
     choices = await until_gone(call, generation.collect())
     return JsonResponse(writer.whole(generation, choices), headers=call.response_headers)
 
@@ -223,6 +236,7 @@ class ChatFormat:
         self.has_calls: set[int] = set()
         """Choices with a tool call, which end with the reason tool_calls."""
         self.id, self.created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
+        self.prompt_logprobs: PromptLogprobs | None = None
 
     def head(self, kind: str) -> dict[str, Any]:
         return {
@@ -234,6 +248,9 @@ class ChatFormat:
 
     def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
         """The response of a request that is not streamed."""
+        more = {}
+        if self.prompt_logprobs is not None:
+            more["prompt_logprobs"] = prompt_logprobs_json(self.served, self.prompt_logprobs)
         return {
             **self.head("chat.completion"),
             "choices": [
@@ -246,6 +263,7 @@ class ChatFormat:
                 for one in choices
             ],
             "usage": usage_json(generation.usage),
+            **more,
         }
 
     def message(self, choice: Choice) -> dict[str, Any]:

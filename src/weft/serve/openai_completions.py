@@ -12,20 +12,28 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
+from weft.engine.detokenizer import FinishReason
 from weft.engine.logprobs import TokenLogprob
+from weft.sampling.params import MAX_LOGPROBS
 from weft.serve.api_errors import ApiError, error_body
 from weft.serve.bodies import rejected
+from weft.serve.completion_logprobs import CompletionLogprobs, joined
 from weft.serve.context import CallOf, HttpCall
-from weft.serve.generation import Choice, ChoiceEvent, Generation, Submitted
+from weft.serve.generation import Choice, Generation, Submitted
 from weft.serve.openai_fields import (
     ChunkWriter,
     SamplingBody,
     finish_name,
     text_options,
-    token_text,
     usage_json,
 )
 from weft.serve.output_parser import TextDelta
+from weft.serve.prompt_logprobs import (
+    PromptLogprobs,
+    check_prompt_logprobs,
+    prompt_logprobs_json,
+    score_prompts,
+)
 from weft.serve.responses import JsonResponse
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import DONE, event_stream, sse, until_gone
@@ -44,15 +52,17 @@ class CompletionBody(SamplingBody):
     """Name of a served model."""
     prompt: str | list[str] | list[int] | list[list[int]]
     """A text, token ids, or a list of either."""
-    max_tokens: Annotated[int | None, Field(ge=1)] = None
-    """Maximum number of new tokens of each text; default 16."""
+    max_tokens: Annotated[int | None, Field(ge=0)] = None
+    """Maximum number of new tokens of each text; default 16. 0: only the prompt, with echo."""
     best_of: Annotated[int | None, Field(ge=1, le=20)] = None
     """Samples of which the n best by mean log-probability are returned; with use_beam_search the
     width of the beam."""
     echo: bool | None = None
-    """Put the prompt before each text."""
+    """Put the prompt before each text, and its log-probabilities before those of the text."""
     logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     """Return the log-probability of each token and of the N most likely ones."""
+    prompt_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
+    """Return the log-probability of each token of the prompt, and of the N most likely ones."""
     suffix: Annotated[
         Any, rejected("models here continue a text; they do not fill gaps. Leave it out.")
     ] = None
@@ -66,6 +76,9 @@ async def create_completion(body: CompletionBody, call: CallOf) -> Response:
     generation = await until_gone(call, start(call, served, body))
     context = CompletionFormat(call, served, body)
     call.service.recent.remember(context.id, call.caller, served, generation)
+    num_top = num_prompt_logprobs(body)
+    if num_top is not None:
+        context.prompts = await until_gone(call, score_prompts(generation, num_top))
     if body.stream:
         return await event_stream(call, context.chunks(generation), context.error_chunk)
     choices = await until_gone(call, generation.collect())
@@ -74,9 +87,8 @@ async def create_completion(body: CompletionBody, call: CallOf) -> Response:
 
 async def start(call: HttpCall, served: ServedModel, body: CompletionBody) -> Generation:
     def build() -> Submitted:
-        options = text_options(
-            body, served, body.max_tokens or DEFAULT_MAX_TOKENS, body.best_of, body.logprobs
-        )
+        limit = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        options = text_options(body, served, limit, body.best_of, body.logprobs)
         if is_best_of(body):
             logprobs = {"logprobs": body.logprobs or 0}
             options = replace(
@@ -84,7 +96,7 @@ async def start(call: HttpCall, served: ServedModel, body: CompletionBody) -> Ge
             )
         prompts = prompts_of(served, body.prompt)
         requests = [make_request(served, call.caller, one, options) for one in prompts]
-        return Submitted(requests, include_stop=options.include_stop)
+        return Submitted(requests, None, options.include_stop, options.is_prompt_only)
 
     return await Generation.start(call, served, build)
 
@@ -99,8 +111,13 @@ def check_body(body: CompletionBody) -> None:
         )
     if is_best_of(body) and body.stream:
         raise ApiError(400, "best_of cannot be streamed: the best text is known last.", "best_of")
-    if body.echo and body.logprobs is not None:
-        raise ApiError(400, "echo and logprobs are both set. Leave one of them out.", "echo")
+    check_prompt_logprobs(body.prompt_logprobs, body.stream)
+
+
+def num_prompt_logprobs(body: CompletionBody) -> int | None:
+    """How many of the most likely tokens of prompts are asked for; None: no log-probabilities."""
+    asked = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    return max((one for one in asked if one is not None), default=None)
 
 
 def is_best_of(body: CompletionBody) -> bool:
@@ -136,6 +153,10 @@ class CompletionFormat:
     body: CompletionBody
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
+    prompts: list[PromptLogprobs] = field(default_factory=list)
+    """Log-probabilities of the prompts, if they are asked for."""
+    writers: dict[int, CompletionLogprobs] = field(default_factory=dict)
+    """By index of the choice."""
 
     def head(self) -> dict[str, Any]:
         return {
@@ -149,14 +170,17 @@ class CompletionFormat:
         """The response of a request that is not streamed."""
         if is_best_of(self.body):
             choices = self.best(choices)
+        made = [
+            self.choice(generation, one.index, one.text, one.logprobs, one.finish)
+            for one in choices
+        ]
+        if self.body.prompt_logprobs is not None:
+            for one, value in zip(choices, made, strict=True):
+                entries = self.prompt_entries(generation, one.index, self.body.prompt_logprobs)
+                value["prompt_logprobs"] = prompt_logprobs_json(self.served, entries)
         return {
             **self.head(),
-            "choices": [
-                self.choice(
-                    index, self.echoed(generation, one), one.logprobs, finish_name(one.finish)
-                )
-                for index, one in enumerate(choices)
-            ],
+            "choices": [{**value, "index": index} for index, value in enumerate(made)],
             "usage": usage_json(generation.usage),
         }
 
@@ -166,68 +190,50 @@ class CompletionFormat:
         groups = [choices[start : start + size] for start in range(0, len(choices), size)]
         return [one for group in groups for one in sorted(group, key=mean_logprob)[-n:][::-1]]
 
-    def echoed(self, generation: Generation, choice: Choice) -> str:
-        return self.prompt_text(generation, choice.index) + choice.text
-
-    def prompt_text(self, generation: Generation, index: int) -> str:
-        """What `echo` puts before a text."""
-        if not self.body.echo:
-            return ""
-        place = index * len(generation.requests) // generation.num_choices
-        prompt = generation.requests[place].prompt
-        return self.served.tokenizer.decode(list(prompt))
-
     def choice(
-        self, index: int, text: str, logprobs: Sequence[TokenLogprob], finish: str | None
+        self,
+        generation: Generation,
+        index: int,
+        text: str,
+        entries: Sequence[TokenLogprob],
+        finish: FinishReason | None,
     ) -> dict[str, Any]:
-        asked = self.body.logprobs is not None
+        """A text, or the next part of one. With `echo`, the first part begins with the prompt."""
+        request = generation.requests[generation.place_of(index)]
+        is_first, asked = index not in self.writers, self.body.logprobs
+        if is_first:
+            self.writers[index] = CompletionLogprobs(self.served, request.visible_ids)
+        lists, before = [], ""
+        if is_first and self.body.echo:
+            before = self.served.tokenizer.decode(request.prompt, not request.visible_ids)
+            if asked is not None:
+                echoed = self.prompt_entries(generation, index, asked)
+                lists.append(self.writers[index].prompt(request.prompt, echoed, before))
+        if asked is not None:
+            lists.append(self.writers[index].part([one.id for one in entries], entries))
         return {
-            "text": text,
+            "text": before + text,
             "index": index,
-            "logprobs": self.logprobs(logprobs) if asked else None,
-            "finish_reason": finish,
+            "logprobs": joined(lists) if lists else None,
+            "finish_reason": finish_name(finish),
         }
 
-    def logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """OpenAI's older form: parallel lists. Offsets count from the beginning of the part."""
-        texts = [
-            one.decode("utf-8", "replace")
-            for one in token_text(self.served, [e.id for e in entries])
-        ]
-        offsets, position = [], 0
-        for text in texts:
-            offsets.append(position)
-            position += len(text)
-        return {
-            "tokens": texts,
-            "token_logprobs": [entry.logprob for entry in entries],
-            "top_logprobs": [self.top(entry) for entry in entries],
-            "text_offset": offsets,
-        }
-
-    def top(self, entry: TokenLogprob) -> dict[str, float]:
-        names = token_text(self.served, [index for index, _ in entry.top])
-        pairs = zip(names, entry.top, strict=True)
-        return {name.decode("utf-8", "replace"): logprob for name, (_, logprob) in pairs}
+    def prompt_entries(self, generation: Generation, index: int, num_top: int) -> PromptLogprobs:
+        """The log-probabilities of the prompt of a choice."""
+        entries = self.prompts[generation.place_of(index)]
+        return [one and replace(one, top=one.top[:num_top]) for one in entries]
 
     async def chunks(self, generation: Generation) -> AsyncIterator[bytes]:
         """The server-sent events of a streamed response."""
         with_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
         writer = ChunkWriter(self.head(), with_usage)
-        started: set[int] = set()
         async for event in generation.events():
-            part = self.part(event)
-            if event.index not in started:
-                started.add(event.index)
-                part["text"] = self.prompt_text(generation, event.index) + part["text"]
+            text = "".join(delta.text for delta in event.deltas if isinstance(delta, TextDelta))
+            part = self.choice(generation, event.index, text, event.logprobs, event.finish)
             yield writer.chunk(part)
         if with_usage:
             yield writer.last(usage_json(generation.usage))
         yield DONE
-
-    def part(self, event: ChoiceEvent) -> dict[str, Any]:
-        text = "".join(delta.text for delta in event.deltas if isinstance(delta, TextDelta))
-        return self.choice(event.index, text, event.logprobs, finish_name(event.finish))
 
     def error_chunk(self, error: ApiError) -> bytes:
         return sse(error_body("/v1/completions", error))

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from weft.core.errors import UsageError
 from weft.serve.api_errors import ApiError, error_body, error_status
 from weft.serve.api_keys import ApiKeys
 from weft.serve.config import ServeConfig
 from weft.serve.sockets import notify, open_sockets, url_of
+from weft.serve.startup_checks import check_exposure, check_template, check_tls
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -47,15 +47,6 @@ END_SECONDS = 2.0
 """Time for error events and the last bytes of responses after the drain timeout."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than the idle timeout of the usual proxies, which then close connections first."""
-
-
-def check_exposure(config: ServeConfig, keys: ApiKeys) -> None:
-    """Raise a UsageError for an address that others can reach without a key."""
-    if not (config.is_loopback or keys or config.no_auth):
-        raise UsageError(
-            f"host is {config.host}, which other machines can reach, and there is no API key. Use "
-            "--api-keys FILE, set WEFT_API_KEY, or allow everyone with --no-auth."
-        )
 
 
 class StartupApp:
@@ -96,6 +87,7 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         """`paths`: name -> model; `status` prints a line for the user."""
         check_exposure(config, keys)
+        check_tls(config)
         self.settings, self.paths, self.keys, self.status = config, dict(paths), keys, status
         self.is_on_demand = is_on_demand
         self.startup_app = StartupApp(", ".join(paths))
@@ -132,6 +124,8 @@ class HttpServer(uvicorn.Server):
             os._exit(0)
         if self.service is not None:
             self.watchdog.stop()
+            if self.service.keeper is not None:
+                self.service.keeper.finish()
             self.service.models.close()
 
     @contextmanager
@@ -150,6 +144,8 @@ class HttpServer(uvicorn.Server):
     def load(self) -> None:
         """Loading thread: import the application, then load the models."""
         try:
+            if self.settings.chat_template is not None:
+                check_template(self.settings.chat_template)
             from weft.serve.app import create_app
             from weft.serve.model_loading import build_service, load_models
             from weft.serve.watchdog import Watchdog
@@ -158,6 +154,8 @@ class HttpServer(uvicorn.Server):
             app = create_app(service)
             self.watchdog = Watchdog(service)
             self.watchdog.start()
+            if service.keeper is not None:
+                service.keeper.start()
             self.loop.call_soon_threadsafe(self.attach, service, app)
             load_models(service, self.status)
             self.loop.call_soon_threadsafe(self.announce, service)

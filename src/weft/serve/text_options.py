@@ -32,7 +32,7 @@ class TextOptions:
     """What a caller asks of one text; fields that are None were left out."""
 
     max_tokens: int | None = None
-    """None: all the room that the prompt leaves."""
+    """None: all the room that the prompt leaves. 0: the prompt is computed and cached only."""
     n: int = 1
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of SamplingParams that the caller has set, without seed."""
@@ -52,6 +52,18 @@ class TextOptions:
     prompt_field: str = "messages"
     """The request's field with the prompt, for messages."""
 
+    @property
+    def is_prompt_only(self) -> bool:
+        return self.max_tokens == 0
+
+    @property
+    def for_engine(self) -> TextOptions:
+        """Options that the engine can serve: it chooses at least one token."""
+        if not self.is_prompt_only:
+            return self
+        n = self.n if self.beam is None else self.beam.num_best
+        return replace(self, max_tokens=1, n=n, beam=None, grammar=None, min_tokens=0)
+
 
 def sampling_params(served: ServedModel, options: TextOptions) -> SamplingParams:
     """The sampling parameters of a request, with a seed."""
@@ -64,7 +76,7 @@ def make_request(
     served: ServedModel, caller: Caller, prompt: Sequence[int], options: TextOptions
 ) -> GenerationRequest:
     """The engine's request; raises an ApiError or a WeftError for one that cannot be served."""
-    room = served.max_len - len(prompt)
+    options, room = options.for_engine, served.max_len - len(prompt)
     if room < 1:
         raise ApiError(
             400,

@@ -136,9 +136,7 @@ async def read_vectors(call: HttpCall, stream: OutputStream, array_BD: NDArray[n
                     raise ApiError(500, output.error or "a text was not embedded.")
                 array_BD[rows[output.request_id]] = output.vectors_TD[0].numpy()
     except TimeoutError:
-        raise ApiError(
-            504, f"the request took longer than {call.timeout:g} s and was cancelled."
-        ) from None
+        raise call.timed_out() from None
     finally:
         stream.close()
 
