@@ -2,6 +2,9 @@
 
     python -m tests.speed BEFORE [AFTER] [--pairs 10] [--decoder smollm2] [--translator DIR]
                           [--source FILE] [--benches train,engine,translate] [--json OUT]
+                          [--workloads decode,prefill,shared]
+                          [--before-env NAME=VALUE] [--after-env NAME=VALUE]
+    python -m tests.speed . --before-env WEFT_WAIT=spin     two settings of this checkout
 
 BEFORE and AFTER are checkouts (AFTER: this one). Each pair runs the same command in both, in
 alternating order. Prints, for each workload, the median of the ratios of the pairs (above 1: AFTER
@@ -20,6 +23,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +34,27 @@ SAMPLES = 2000
 Speeds = dict[str, float]
 
 
+@dataclass(frozen=True)
+class Side:
+    """A checkout, and the environment variables that it is measured with."""
+
+    checkout: Path
+    variables: tuple[str, ...]
+    """NAME=VALUE."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        changes = dict(one.split("=", 1) for one in self.variables)
+        return {**os.environ, **changes, "PYTHONPATH": str(self.checkout / "src")}
+
+
 def commands(options: argparse.Namespace) -> dict[str, list[str]]:
     """The benchmark commands by name; each prints one JSON object."""
     once = ["--systems", "weft", "--json"]
     benches = {
         "train": ["bench", "train", *once, "--repeats", "2"],
         "engine": ["bench", "engine", options.decoder, *once, "--repeats", "2"]
-        + ["--workloads", "decode,prefill,shared"],
+        + ["--workloads", options.workloads],
     }
     if options.translator and options.source:
         source = ["--source", str(options.source), "--repeats", "2"]
@@ -45,19 +63,18 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
     return {name: command for name, command in benches.items() if name in wanted}
 
 
-def run(checkout: Path, command: Sequence[str]) -> Speeds:
+def run(side: Side, command: Sequence[str]) -> Speeds:
     """Tokens per second of each workload of a command."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     done = subprocess.run(
         [sys.executable, "-m", "weft", *command],
         capture_output=True,
         text=True,
-        cwd=checkout,
-        env=environment,
+        cwd=side.checkout,
+        env=side.environment,
         check=False,
     )
     if done.returncode:
-        sys.exit(f"weft {' '.join(command)} failed in {checkout}:\n{done.stderr[-2000:]}")
+        sys.exit(f"weft {' '.join(command)} failed in {side.checkout}:\n{done.stderr[-2000:]}")
     return {name_of(row): row["tokens_per_second"] for row in json.loads(done.stdout)["rows"]}
 
 
@@ -65,15 +82,13 @@ def name_of(row: Mapping[str, Any]) -> str:
     return f"{row.get('workload', 'step')} {row['system']}"
 
 
-def measure(
-    checkouts: Sequence[Path], command: Sequence[str], pairs: int
-) -> dict[str, list[float]]:
+def measure(sides: Sequence[Side], command: Sequence[str], pairs: int) -> dict[str, list[float]]:
     """The ratios AFTER / BEFORE of each pair, by workload."""
     ratios: dict[str, list[float]] = defaultdict(list)
     for pair in range(pairs):
-        order = checkouts if pair % 2 == 0 else tuple(reversed(checkouts))
-        speeds = {checkout: run(checkout, command) for checkout in order}
-        before, after = (speeds[checkout] for checkout in checkouts)
+        order = sides if pair % 2 == 0 else tuple(reversed(sides))
+        speeds = {side: run(side, command) for side in order}
+        before, after = (speeds[side] for side in sides)
         for name in before.keys() & after.keys():
             ratios[name].append(after[name] / before[name])
         print(f"pair {pair + 1} of {pairs}", file=sys.stderr)
@@ -96,16 +111,22 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--translator", type=Path)
     parser.add_argument("--source", type=Path)
     parser.add_argument("--benches", default="train,engine,translate")
+    parser.add_argument("--workloads", default="decode,prefill,shared", help="of engine")
+    for name in ("--before-env", "--after-env"):
+        parser.add_argument(name, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
 
 
 def main() -> int:
     options = parse()
-    checkouts = (options.before.resolve(), options.after.resolve())
+    sides = (
+        Side(options.before.resolve(), tuple(options.before_env)),
+        Side(options.after.resolve(), tuple(options.after_env)),
+    )
     table, is_slower = {}, False
     for bench, command in commands(options).items():
-        for name, ratios in sorted(measure(checkouts, command, options.pairs).items()):
+        for name, ratios in sorted(measure(sides, command, options.pairs).items()):
             low, high = interval(ratios)
             is_slower |= high < LOWER_BOUND
             table[f"{bench}: {name}"] = {"median": statistics.median(ratios), "ratios": ratios}
