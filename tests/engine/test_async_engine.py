@@ -233,7 +233,7 @@ def test_an_engine_that_cannot_step_ends_its_requests_and_refuses_others(engine,
     with pytest.raises(DataError, match="the engine stopped with MemoryError: no memory"):
         list(client.generate(REQUESTS[0]))
     assert engine.num_failures == MAX_FAILURES and not engine.is_alive
-    with pytest.raises(EngineError, match="the engine thread has ended after MemoryError"):
+    with pytest.raises(EngineError, match="the engine has stopped after MemoryError"):
         client.submit(REQUESTS[0])
     assert "engine=stopped" in caplog.text
 

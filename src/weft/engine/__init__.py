@@ -8,7 +8,9 @@ Modules in the order in which a request passes through them:
     request_checks  token ids that the model does not have are rejected at submission
     config          EngineConfig and SchedulerConfig
     memory_budget   weights, KV cache and workspace, compared with the available memory
-    async_engine    one thread steps an engine; threads and event loops submit and receive
+    async_engine    an engine for threads and event loops, which submit and receive
+    engine_thread   one thread that steps any number of engines
+    turns           equal shares of its time
     client          its synchronous side for several callers; Completion, Translation
     request_iterator results of requests, which are aborted when it is closed or dropped
     engine          one step: schedule, run, sample, commit

@@ -1,4 +1,4 @@
-"""`AsyncEngine`: one thread owns an engine and steps it. Any thread or event loop submits requests.
+"""`AsyncEngine`: an engine that a thread steps. Any thread or event loop submits requests.
 
     engine = AsyncEngine(Engine(model, tokenizer))
     async for output in engine.stream(request): ...             # asyncio
@@ -6,9 +6,10 @@
     engine.call(lambda engine: engine.statistics()).result()    # runs between two steps
     engine.close()
 
-Only the engine thread touches the engine and runs kernels: libgomp creates a team of threads for
-every thread that calls them. What others want goes through a queue that is read between two steps.
-Requests are checked, and their grammars compiled, in the calling thread (`Engine.prepare`).
+Only the engine thread (engine_thread.py) touches the engine and runs kernels. It belongs to this
+engine, or is passed in and steps others in turns with it. What other threads want goes through a
+queue that is read between two steps. Requests are checked, and their grammars compiled, in the
+calling thread (`Engine.prepare`).
 
 The thread starts at first use. While nothing runs it holds only a weak reference, so that an engine
 that is dropped without `close` is collected. Outputs for one event loop are delivered with one
@@ -22,7 +23,6 @@ training, whose evaluation uses the weights of the training thread, and for test
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import threading
@@ -33,7 +33,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import TypeVar
 
 import torch
@@ -41,6 +40,7 @@ import torch
 from weft.core.errors import EngineError, UsageError
 from weft.engine.engine import Engine
 from weft.engine.engine_state import PreparedRequest
+from weft.engine.engine_thread import CLOSE_SECONDS, EngineThread
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.scheduling.sequence import RequestTimes
 
@@ -69,20 +69,23 @@ class Submission:
 
 MAX_FAILURES = 3
 """Steps that may fail one after another without an output before the engine thread gives up."""
-CLOSE_SECONDS = 10.0
-"""`close` waits so long for the current step."""
 
 
 class AsyncEngine:
     """An engine and the thread that steps it."""
 
     def __init__(
-        self, engine: Engine, is_threaded: bool = True, now: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        is_threaded: bool = True,
+        now: Callable[[], float] = time.monotonic,
+        thread: EngineThread | None = None,
     ) -> None:
+        """`thread`: steps this engine in turns with others; None: one that ends with it."""
         self.engine, self.is_threaded, self.now = engine, is_threaded, now
+        self.is_thread_owner = thread is None
+        self.engine_thread = EngineThread() if thread is None else thread
         self.commands: deque[Command] = deque()
-        self.wakeups: SimpleQueue[None] = SimpleQueue()
-        """One for each command. `put` may be called anywhere, as by the garbage collector."""
         self.received: deque[RequestOutput] = deque()
         """Outputs of the last step that were not delivered yet."""
         self.receivers: dict[str, Receiver] = {}
@@ -94,13 +97,17 @@ class AsyncEngine:
         self.num_failures = 0
         self.num_threads = torch.get_num_threads()
         self.failure: BaseException | None = None
-        """Why the engine thread ended; None while it works."""
+        """Why the engine is not stepped any more; None while it is."""
         self.is_closed = False
-        self.pid = os.getpid()
-        self.thread: threading.Thread | None = None
-        self.start_lock = threading.Lock()
-        OPEN.add(self)
-        weakref.finalize(self, self.wakeups.put, None).atexit = False
+        self.has_ended = threading.Event()
+        """Set when the thread has left the engine for good."""
+        if is_threaded:
+            self.engine_thread.add(self)
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The thread that steps the engine; None before its first use."""
+        return self.engine_thread.thread
 
     def submit(
         self,
@@ -133,7 +140,7 @@ class AsyncEngine:
         active. May be called in any thread and at any time, as by the garbage collector."""
         if self.is_usable:
             self.commands.append(partial(AsyncEngine.remove, request_id=request_id))
-            self.wakeups.put(None)
+            self.engine_thread.wake()
 
     def call(self, function: Callable[[Engine], T]) -> Future[T]:
         """Run a function with the engine between two steps."""
@@ -170,45 +177,33 @@ class AsyncEngine:
         self.check_usable()
         self.num_threads = torch.get_num_threads()
         self.commands.append(command)
-        self.wakeups.put(None)
+        self.engine_thread.wake()
         if self.is_threaded and self.thread is None:
-            self.start()
+            self.engine_thread.start()
         if not self.is_usable:  # the thread may have ended in between
             self.run_commands()
 
     @property
     def is_usable(self) -> bool:
-        is_ours = not self.is_threaded or os.getpid() == self.pid
+        is_ours = not self.is_threaded or os.getpid() == self.engine_thread.pid
         return is_ours and not self.is_closed and self.failure is None
 
     def check_usable(self) -> None:
         """Raise a UsageError or EngineError if nothing can be submitted."""
         if self.is_usable:
             return
-        if self.is_threaded and os.getpid() != self.pid:
+        if self.is_threaded and os.getpid() != self.engine_thread.pid:
             raise UsageError(
-                f"this engine belongs to process {self.pid}, and {os.getpid()} is a fork of it: "
-                "threads do not survive a fork. Load the model in the child process, or start it "
-                "with multiprocessing's 'spawn' method."
+                f"this engine belongs to process {self.engine_thread.pid}, and {os.getpid()} is a "
+                "fork of it: threads do not survive a fork. Load the model in the child process, "
+                "or start it with multiprocessing's 'spawn' method."
             )
         if self.is_closed:
             raise UsageError("the engine is closed: it takes no more requests. Load it again.")
         raise EngineError(
-            f"the engine thread has ended after {type(self.failure).__name__}: {self.failure}. "
+            f"the engine has stopped after {type(self.failure).__name__}: {self.failure}. "
             "Load the model again, and report this error if it repeats."
         )
-
-    def start(self) -> None:
-        with self.start_lock:
-            if self.thread is None:
-                thread = threading.Thread(
-                    target=run_thread,
-                    args=(self.wakeups, weakref.ref(self)),
-                    name="weft-engine",
-                    daemon=True,  # `close_all` ends it at exit
-                )
-                thread.start()
-                self.thread = thread  # once it runs: `is_alive` may be asked at any time
 
     def add_all(self, submissions: Sequence[Submission]) -> None:
         """Engine thread: add requests. Repeating it changes nothing."""
@@ -237,12 +232,14 @@ class AsyncEngine:
         self.receivers.pop(request_id, None)
         self.engine.abort(request_id)
 
-    def run_until_idle(self) -> None:
-        """Engine thread: steps and commands until there is nothing left to do."""
-        self.run_commands()
-        while not (self.engine.is_idle or self.is_closed):
-            self.run_step()
-            self.run_commands()
+    @property
+    def has_commands(self) -> bool:
+        return bool(self.commands)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is active, or has outputs that were not delivered."""
+        return not self.engine.is_idle
 
     def run_commands(self) -> None:
         """Engine thread: run the commands that have arrived. One that is interrupted runs again."""
@@ -251,8 +248,10 @@ class AsyncEngine:
             self.commands.popleft()
         self.flush()
 
-    def run_step(self) -> None:
-        """Engine thread: one engine step; its outputs go to their receivers."""
+    def run_step(self, is_shared: bool = False) -> None:
+        """Engine thread: one engine step; its outputs go to their receivers. `is_shared`: another
+        engine of the thread waits for its turn."""
+        self.engine.scheduler.state.is_shared = is_shared
         if self.is_threaded and torch.get_num_threads() != self.num_threads:
             torch.set_num_threads(self.num_threads)  # OpenMP has one setting for each thread
         self.step_began_at = self.now()
@@ -298,10 +297,19 @@ class AsyncEngine:
             delivery.flush()
 
     def fail(self, error: BaseException) -> None:
-        """The engine thread ends: all requests get an error, and no more are accepted."""
+        """Engine thread: the engine stops. All requests get an error, and no more are accepted."""
         self.failure = error
         log.critical("engine=stopped requests=%d", len(self.receivers), exc_info=error)
         self.end_requests(f"the engine stopped with {type(error).__name__}: {error}")
+        self.has_ended.set()
+        if self.is_thread_owner:
+            self.engine_thread.close()
+
+    def end(self) -> None:
+        """Engine thread: the engine was closed."""
+        self.run_commands()
+        self.end_requests("the engine was closed")
+        self.has_ended.set()
 
     def end_requests(self, reason: str) -> None:
         """All requests get an error as their last output."""
@@ -319,52 +327,24 @@ class AsyncEngine:
     @property
     def is_alive(self) -> bool:
         """Whether requests can be served: the thread works, or has not been needed yet."""
-        is_dead = self.thread is not None and not self.thread.is_alive()
-        return self.failure is None and not self.is_closed and not is_dead
+        return self.failure is None and not self.is_closed and self.engine_thread.is_alive
 
     def close(self) -> None:
-        """End the thread after the current step. Requests that run are dropped."""
+        """Stop after the current step, and end the thread unless others use it. Requests that run
+        are dropped."""
         self.is_closed = True
-        self.wakeups.put(None)
-        thread = self.thread
-        if thread not in (None, threading.current_thread()) and os.getpid() == self.pid:
-            assert thread is not None, "no thread"
-            thread.join(CLOSE_SECONDS)
+        if self.is_thread_owner:
+            self.engine_thread.close()
+            return
+        self.engine_thread.wake()
+        if self.engine_thread.can_wait and self.engine_thread.is_alive:
+            self.has_ended.wait(CLOSE_SECONDS)
 
     def __enter__(self) -> AsyncEngine:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-OPEN: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
-"""Closed when the interpreter exits: a thread must not be inside a kernel then."""
-
-
-@atexit.register
-def close_all() -> None:
-    for engine in list(OPEN):
-        engine.close()
-
-
-def run_thread(wakeups: SimpleQueue[None], ref: weakref.ref[AsyncEngine]) -> None:
-    """Main function of the engine thread."""
-    while True:
-        wakeups.get()
-        owner = ref()
-        if owner is None:
-            return
-        try:
-            owner.run_until_idle()
-        except BaseException as error:
-            owner.fail(error)
-            return
-        if owner.is_closed:
-            owner.run_commands()
-            owner.end_requests("the engine was closed")
-            return
-        del owner  # while it waits, nothing keeps the engine
 
 
 def ignore(output: RequestOutput) -> None:

@@ -59,6 +59,8 @@ class SchedulerConfig(Config):
     """Time of a step for prefills while a stream decodes, in decode steps."""
     min_prefill_seconds: float = Field(0.01, ge=0)
     """At least this much, for models that decode within a few milliseconds."""
+    shared_prefill_seconds: float = Field(0.1, ge=0)
+    """The same while another engine of the thread has work, and no stream decodes."""
     max_plan_seconds: float = Field(1.5, gt=0)
     """Expected time of a step without streams: prefills are cut so that they end before."""
     preempt_every: int | None = Field(None, ge=1)

@@ -32,6 +32,7 @@ from weft.checkpoint.hub import resolve
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.device import choose_device, choose_dtype, device_of
 from weft.core.errors import DataError, UsageError
+from weft.engine.async_engine import AsyncEngine
 from weft.engine.beam_search import BeamConfig
 from weft.engine.client import (
     EMPTY_TRANSLATION,
@@ -46,6 +47,7 @@ from weft.engine.client import (
 )
 from weft.engine.config import EngineConfig, max_len_note
 from weft.engine.engine import Engine
+from weft.engine.engine_thread import EngineThread
 from weft.engine.memory_budget import check_weights
 from weft.engine.pooling import TextScore, embed_texts, score_texts
 from weft.engine.request import GenerationRequest, RequestOutput
@@ -85,9 +87,11 @@ def load(
     device: str = "auto",
     dtype: str = "float32",
     engine: EngineConfig | Mapping[str, Any] | None = None,
+    thread: EngineThread | None = None,
 ) -> LoadedModel:
     """Load the model at a path, or of a name installed by `weft pull`, on a device: auto, cpu,
-    cuda, cuda:N or mps. `engine`: an EngineConfig or its fields, such as {"cache_gib": 4}."""
+    cuda, cuda:N or mps. `engine`: an EngineConfig or its fields, such as {"cache_gib": 4}.
+    `thread`: runs this model in turns with others; None: a thread for this model alone."""
     place = choose_device(device)
     settings = EngineConfig.from_dict(engine, "engine") if isinstance(engine, Mapping) else engine
     if place.type == "cpu":
@@ -95,7 +99,7 @@ def load(
     checkpoint = load_checkpoint(model, place, choose_dtype(dtype, place))
     if settings is not None and settings.activations == "int8":
         enable_int8_activations(checkpoint.model)
-    return LoadedModel(checkpoint, settings)
+    return LoadedModel(checkpoint, settings, thread=thread)
 
 
 def enable_int8_activations(model: AnyModel) -> None:
@@ -164,9 +168,12 @@ class LoadedModel:
         checkpoint: Checkpoint,
         engine: EngineConfig | None = None,
         is_threaded: bool = True,
+        thread: EngineThread | None = None,
     ) -> None:
-        """`is_threaded` False: engine steps run in the thread that waits for their outputs."""
+        """`is_threaded` False: engine steps run in the thread that waits for their outputs.
+        `thread`: runs them in turns with those of other models; None: a thread of its own."""
         self.engine_config, self.is_threaded = engine or EngineConfig(), is_threaded
+        self.engine_thread = thread
         self.client_lock = threading.Lock()
         self.model, self.tokenizer = checkpoint.model.eval(), checkpoint.tokenizer
         self.checkpoint, self.generation_config = checkpoint, checkpoint.generation_config
@@ -193,7 +200,7 @@ class LoadedModel:
     def locked_client(self) -> EngineClient:
         try:
             engine = Engine(self.model, self.tokenizer, self.engine_config)
-            return EngineClient(engine, self.is_threaded)
+            return EngineClient(AsyncEngine(engine, self.is_threaded, thread=self.engine_thread))
         except MemoryError:
             gib = self.engine_config.cache_gib
             size = gib if isinstance(gib, str) else f"{gib:g}"

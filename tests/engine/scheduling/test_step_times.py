@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.scheduling.world import CROSS, World
+from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.latency_budget import LatencyBudget
 from weft.engine.scheduling.plan import Appended
 from weft.engine.scheduling.sequence import Request
-from weft.engine.scheduling.step_times import UNLIMITED, ChunkCost, Rate, StepTimes
+from weft.engine.scheduling.step_times import (
+    UNLIMITED,
+    ChunkCost,
+    MovingAverage,
+    Rate,
+    StepTimes,
+)
 
 
 class FakeClock:
@@ -236,3 +243,19 @@ def test_times_that_were_recorded_in_part_are_usable(monkeypatch):
     assert times.prefill_tokens(0.1, 0) == UNLIMITED and times.prefill_seconds(8, 0) == 0.0
     times.add(plan, 0.12)
     assert times.prefill_seconds(12, 5.5) == pytest.approx(0.12)
+
+
+def test_plans_are_short_while_another_engine_waits_for_its_turn():
+    times = StepTimes()
+    times.decode_steps[2] = MovingAverage(0.02, 3)
+    times.chunks[6] = ChunkCost(MovingAverage(0.001, 3))
+    config = SchedulerConfig()
+    alone = LatencyBudget(config, times, 2)
+    shared = LatencyBudget(config, times, 2, is_shared=True)
+    assert alone.num_tokens(0) == 1480 and shared.num_tokens(0) == 100
+    assert shared.num_steps(64) == 1 + 5 and alone.num_steps(64) == 64
+    stream = LatencyBudget(config, times, 2, has_stream=True)
+    both = LatencyBudget(config, times, 2, has_stream=True, is_shared=True)
+    assert both.seconds == stream.seconds == pytest.approx(0.04)
+    times.decode_steps[2] = MovingAverage(0.3, 3)  # decodes that take longer leave time for prompts
+    assert LatencyBudget(config, times, 2, is_shared=True).seconds == pytest.approx(0.6)

@@ -4,6 +4,8 @@
                              the time between two tokens of a stream is a small multiple of the time
                              without prefills. Chunks that take longer are divided by layers among
                              up to MAX_PARTS steps (layered_prefill.py)
+    while another engine     the same, but at least shared_prefill_seconds: engines of one thread
+    waits for its turn       alternate within a short time (engine_thread.py)
     otherwise                what is left of max_plan_seconds: a request that arrives, and one that
                              is cancelled, waits no longer than that
 
@@ -49,15 +51,17 @@ class LatencyBudget:
         times: StepTimes,
         num_decodes: int = 0,
         has_stream: bool = False,
+        is_shared: bool = False,
     ) -> None:
         """`num_decodes`: sequences that decode in this step; `has_stream`: one of them is
-        streamed."""
+        streamed; `is_shared`: another engine waits for its turn."""
         self.times, self.num_layers = times, config.num_layers
         self.decode_seconds, self.has_stream = times.decode_seconds(num_decodes), has_stream
         self.seconds = max(0.0, config.max_plan_seconds - self.decode_seconds)
-        if has_stream:
+        if has_stream or is_shared:
+            least = config.min_prefill_seconds if has_stream else config.shared_prefill_seconds
             share = config.prefill_share * self.decode_seconds
-            self.seconds = min(self.seconds, max(share, config.min_prefill_seconds))
+            self.seconds = min(self.seconds, max(share, least))
         self.num_parts = num_parts(config.num_layers) if has_stream else 1
         self.chunk_seconds = self.seconds
         """Seconds that the chunks of a plan may take, in one step or several."""

@@ -101,8 +101,7 @@ class Planner:
         has_stream = self.state.num_streamed > 0 and any(
             chunk.request.is_streamed for chunk in decodes
         )
-        times = self.state.step_times
-        self.latency = LatencyBudget(self.config, times, len(decodes), has_stream)
+        self.latency = self.latency_budget(len(decodes), has_stream)
         builder.encoder_budget = min(builder.encoder_budget, self.latency.num_encoder_tokens)
 
     def schedule_decode(self, group: SequenceGroup, builder: PlanBuilder) -> None:
@@ -141,8 +140,12 @@ class Planner:
         """Decode steps of a multi-step plan; few if a stream waits for its end."""
         num_decodes = sum(map(len, builder.chunks.values()))
         has_stream = self.state.num_streamed > 0
-        latency = LatencyBudget(self.config, self.state.step_times, num_decodes, has_stream)
+        latency = self.latency_budget(num_decodes, has_stream)
         return latency.num_steps(self.config.num_steps)
+
+    def latency_budget(self, num_decodes: int, has_stream: bool) -> LatencyBudget:
+        times, is_shared = self.state.step_times, self.state.is_shared
+        return LatencyBudget(self.config, times, num_decodes, has_stream, is_shared)
 
     def schedule_prefills(self, builder: PlanBuilder) -> None:
         """Running groups that do not decode yet continue with what is left of the budget; half of

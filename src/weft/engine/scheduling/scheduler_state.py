@@ -59,6 +59,8 @@ class SchedulerState:
         self.num_streamed = 0
         """Groups whose tokens are read as they are generated."""
         self.num_arrived = 0
+        self.is_shared = False
+        """Whether another engine waits for its turn on the same thread: plans are shorter then."""
         self.layered: LayeredPrefill | None = None
         """Chunks of running groups of which some layers are computed."""
 
