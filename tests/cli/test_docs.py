@@ -34,7 +34,8 @@ def test_a_link_resolves(page, target):
 def small(name, **settings):
     """In place of a model that would have to be pulled."""
     checkpoint = tiny("decoder", max_len=400)
-    return LoadedModel(checkpoint, EngineConfig.from_dict(settings.get("engine", {})))
+    engine = EngineConfig.from_dict(settings.get("engine", {}))
+    return LoadedModel(checkpoint, engine, thread=settings.get("thread"))
 
 
 @pytest.mark.parametrize("page", PAGES)

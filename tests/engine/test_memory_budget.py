@@ -19,6 +19,7 @@ from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.memory_budget import GIB, check_weights, weight_bytes, workspace_bytes
 from weft.engine.request import GenerationRequest
+from weft.engine.scheduling.admission import longest_sequence
 
 from .tiny import tiny, tiny_folder
 
@@ -129,3 +130,26 @@ def test_a_real_limit_gives_a_message_instead_of_a_crash(tmp_path: Path) -> None
     assert done.returncode == 2, done.stderr
     assert "are left of the address space limit (ulimit -v)" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_a_cache_that_is_a_limit_is_not_exceeded_for_the_longest_sequence(kind: str) -> None:
+    """Without the limit a sequence of the maximum length always has room."""
+    checkpoint, cache_gib = tiny(kind, max_len=400), 100_000 / GIB
+    settings = EngineConfig(cache_gib=cache_gib, page_size=4)
+    free = Engine(checkpoint.model, checkpoint.tokenizer, settings)
+    assert free.runner.need_store().num_bytes > 100_000
+    limited = settings.model_copy(update={"is_cache_limit": True})
+    engine = Engine(checkpoint.model, checkpoint.tokenizer, limited)
+    assert 90_000 < engine.runner.need_store().num_bytes <= 100_000
+    longest = longest_sequence(engine.scheduler.config, engine.kv_cache)
+    assert 0 < longest < 400
+    assert longest_sequence(free.scheduler.config, free.kv_cache) == 400
+
+    def prepare(length: int) -> None:
+        source = (5,) * length if kind == "encoder-decoder" else None
+        engine.prepare(GenerationRequest((2,), length - 1, source))
+
+    prepare(longest)
+    with pytest.raises(UsageError, match="pages of 4 tokens but the KV cache has"):
+        prepare(longest + 1)

@@ -16,6 +16,7 @@ from tests.engine.tiny import tiny
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.engine.async_engine import AsyncEngine
 from weft.engine.config import EngineConfig
+from weft.engine.engine_thread import EngineThread
 from weft.engine.loaded_model import LoadedModel
 from weft.serve.api_keys import ApiKeys
 from weft.serve.app import create_app
@@ -37,10 +38,12 @@ def make_service(
 ) -> Service:
     """A service of tiny models: `decoder` unless others are given."""
     checkpoints = dict(models or {"decoder": tiny("decoder")})
+    thread = EngineThread()
     registry = ModelRegistry(
         {name: name for name in checkpoints},
-        lambda name: LoadedModel(checkpoints[name], engine),
+        lambda name: LoadedModel(checkpoints[name], engine, thread=thread),
         aliases,
+        thread=thread,
     )
     registry.load_all()
     return Service(registry, ServeConfig(**config), ApiKeys(keys or {}), limits or Limits())

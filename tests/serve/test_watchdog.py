@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import pytest
 
+from tests.engine.tiny import tiny
 from tests.serve.server import make_service
 from weft.engine.request import RequestOutput
 from weft.serve.served_model import ServedModel
@@ -59,6 +61,27 @@ def test_a_stuck_engine_ends_its_requests_and_the_process(watched, caplog):
     assert watched.service.problem == "the engine of model 'decoder' is stuck in a step for 301 s"
     assert outputs[0].error == watched.service.problem
     assert "state=failed" in caplog.text
+
+
+@pytest.mark.parametrize("is_stuck", [True, False])
+def test_the_requests_of_other_models_end_as_well(is_stuck):
+    """A stuck thread steps no other engine; the thread of an engine that failed does."""
+    codes: list[int] = []
+    service = make_service({"first": tiny("decoder"), "second": tiny("decoder", seed=4)})
+    dog = Watchdog(service, lambda: 1000.0, lambda seconds: None, codes.append)
+    first, second = (service.models.get(name).engine for name in ("first", "second"))
+    outputs: SimpleQueue[RequestOutput] = SimpleQueue()
+    second.receivers["r1"] = outputs.put
+    if is_stuck:
+        first.step_began_at = 699.0
+    else:
+        first.failure = RuntimeError("broken")
+    assert dog.check() and codes == [1]
+    if is_stuck:
+        assert not outputs.empty()
+    assert outputs.get(timeout=20).error == service.problem
+    first.step_began_at = None
+    service.models.close()
 
 
 def test_a_step_that_is_predicted_to_be_long_is_not_stuck(watched):

@@ -83,6 +83,9 @@ class EngineConfig(Config):
     cache_gib: Literal["auto"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """KV cache size in GiB, for all sequences and sources; memory is assigned as it is used. auto:
     half of the available memory."""
+    is_cache_limit: bool = False
+    """Never more than cache_gib, even if a sequence of the maximum length has no room then: for
+    models that share a budget. Without effect on auto."""
     reserve: bool = False
     """Assign all of that memory at the start: the first use of a memory page stops the engine for
     some microseconds, a tenth of a small model's time until all of it has been used."""

@@ -72,8 +72,11 @@ def cache_pages(
     model: ModelConfig, config: EngineConfig, page_bytes: int, min_pages: int, device: torch.device
 ) -> int:
     """Pages of the KV cache: those of cache_gib, or the `min_pages` of a sequence of the maximum
-    length if they are more and fit. A UsageError if the pages of cache_gib do not fit."""
+    length if they are more and fit (unless is_cache_limit). A UsageError if the pages of cache_gib
+    do not fit, or are fewer than `MIN_PAGES`."""
     limit = device_memory(device)
+    if config.is_cache_limit and config.cache_gib != "auto":
+        min_pages = limited_pages(config.cache_gib, page_bytes)
     if limit is None:
         cache = GIB if config.cache_gib == "auto" else int(config.cache_gib * GIB)
         return max(min_pages, cache // page_bytes)
@@ -83,6 +86,17 @@ def cache_pages(
     if cache > free or free < 0:
         raise too_large(limit, max(0, cache), workspace)
     return max(MIN_PAGES, cache // page_bytes, min(min_pages, free // page_bytes))
+
+
+def limited_pages(cache_gib: float, page_bytes: int) -> int:
+    """Pages of a cache that must not be exceeded; a UsageError if they are too few."""
+    cache = int(cache_gib * GIB)
+    if cache < MIN_PAGES * page_bytes:
+        raise UsageError(
+            f"the KV cache may have {cache:,} bytes, but {MIN_PAGES} pages of this model need "
+            f"{MIN_PAGES * page_bytes:,}. Raise cache_gib (--cache, which all served models share)."
+        )
+    return cache // page_bytes
 
 
 def device_memory(device: torch.device) -> MemoryLimit | None:

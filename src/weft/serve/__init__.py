@@ -5,6 +5,7 @@
     sockets         listening sockets; who holds a port; sd_notify
     model_names     names of served models
     model_loading   settings -> a Service; models are loaded and warmed up
+    cache_shares    --cache -> the KV cache of each model
     app             the ASGI application: ids, API keys, limits, errors in each protocol's shape
     config          ServeConfig: the options of `weft serve`
     access          web pages must not use a server on the same machine unasked

@@ -11,18 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from weft.checkpoint.hub import resolve
 from weft.core.config import read_text
 from weft.core.errors import UsageError
-from weft.core.memory import available_memory
 from weft.core.registry import pick
-from weft.engine.config import EngineConfig
+from weft.engine.engine_thread import EngineThread
 from weft.engine.loaded_model import LoadedModel, load
-from weft.engine.memory_budget import AUTO_SHARE, GIB, weight_bytes
 from weft.engine.request_builder import GenerationOptions
 from weft.engine.worker_pool import freeze_gc
 from weft.serve.api_keys import ApiKeys
 from weft.serve.cache_keeping import CacheKeeper
+from weft.serve.cache_shares import context_len, engine_config
 from weft.serve.config import ServeConfig
 from weft.serve.context import Service
 from weft.serve.limits import Limits
@@ -33,7 +31,6 @@ from weft.text.languages import LanguagePair
 
 log = logging.getLogger(__name__)
 
-MIN_CACHE_GIB = 0.0625
 WARM_UP_TOKENS = 8
 """Fewer than a page, so that the warm-up leaves nothing in the prefix cache."""
 
@@ -45,16 +42,17 @@ def build_service(
     if config.tool_format is not None:
         pick(TOOL_FORMATS, config.tool_format, "tool format")
     languages = languages_of(config, paths)
-    engine = engine_config(config, paths)
+    engine, thread = engine_config(config, paths), EngineThread()
     template = None if config.chat_template is None else read_text(Path(config.chat_template))
 
     keeper = None if config.keep is None else CacheKeeper(Path(config.keep))
 
     def load_one(model: str) -> LoadedModel:
-        loaded = load(model, config.device, engine=engine)
+        loaded = load(model, config.device, engine=engine, thread=thread)
         if template is None:
             return loaded
-        return LoadedModel(replace(loaded.checkpoint, chat_template=template), engine)
+        checkpoint = replace(loaded.checkpoint, chat_template=template)
+        return LoadedModel(checkpoint, engine, thread=thread)
 
     def make(name: str, loaded: LoadedModel) -> ServedModel:
         served = ServedModel(
@@ -62,7 +60,7 @@ def build_service(
             loaded,
             config.tool_format,
             config.defaults,
-            max_len=config.max_model_len,
+            max_len=context_len(name, loaded, config.max_model_len),
             languages=languages.get(name),
         )
         if keeper is not None:
@@ -70,7 +68,7 @@ def build_service(
         warm_up(served)
         return served
 
-    registry = ModelRegistry(paths, load_one, config.alias, make, is_on_demand)
+    registry = ModelRegistry(paths, load_one, config.alias, make, is_on_demand, thread)
     limits = Limits(
         config.max_queued, config.max_queue_seconds, config.max_concurrent, config.max_output
     )
@@ -86,27 +84,6 @@ def languages_of(config: ServeConfig, paths: Mapping[str, str]) -> dict[str, Lan
                 f"Served are {', '.join(paths)}."
             )
     return config.language_pairs
-
-
-def engine_config(config: ServeConfig, paths: Mapping[str, str]) -> EngineConfig:
-    """The settings of each engine: models have equal shares of the cache."""
-    prefix_cache = "none" if config.cache == 0 else "radix"
-    return EngineConfig(
-        cache_gib=cache_share(config.cache, paths),
-        prefix_cache=prefix_cache,
-        activations=config.activations,
-    )
-
-
-def cache_share(cache: float | str, paths: Mapping[str, str]) -> float | str:
-    """GiB of each model's cache."""
-    if isinstance(cache, str):
-        if len(paths) == 1:
-            return cache
-        limit, weights = available_memory(), sum(weight_bytes(resolve(one)) for one in paths)
-        free = GIB * len(paths) if limit is None else AUTO_SHARE * (limit.available - weights)
-        return max(MIN_CACHE_GIB, free / GIB / len(paths))
-    return cache / len(paths) if cache else 1.0
 
 
 def load_models(service: Service, report: Callable[[str], None]) -> None:

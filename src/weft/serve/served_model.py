@@ -19,6 +19,7 @@ from typing import Any
 from weft.core.errors import UsageError, WeftError
 from weft.core.registry import nearest
 from weft.engine.async_engine import AsyncEngine
+from weft.engine.engine_thread import EngineThread
 from weft.engine.loaded_model import LoadedModel
 from weft.engine.request_builder import RequestBuilder
 from weft.serve.api_errors import ApiError
@@ -136,10 +137,12 @@ class ModelRegistry:
         aliases: Mapping[str, str] | None = None,
         make: Callable[[str, LoadedModel], ServedModel] = ServedModel,
         is_on_demand: bool = False,
+        thread: EngineThread | None = None,
     ) -> None:
         """`paths`: name -> what `weft.load` takes; `aliases`: another name -> name.
-        `is_on_demand`: a model is loaded at its first request."""
-        self.is_on_demand = is_on_demand
+        `is_on_demand`: a model is loaded at its first request. `thread`: that of all engines, which
+        ends with `close`; None: each has its own."""
+        self.is_on_demand, self.thread = is_on_demand, thread
         self.paths, self.aliases = dict(paths), dict(aliases or {})
         self.load, self.make = load, make
         self.models: dict[str, ServedModel] = {}
@@ -173,12 +176,20 @@ class ModelRegistry:
         with self.lock:
             if name not in self.models:
                 try:
-                    served = self.make(name, self.load(self.paths[name]))
+                    self.models[name] = self.make_model(name)
                 except WeftError as error:
                     self.failures[name] = str(error)
                     raise
-                self.models[name] = served
             return self.models[name]
+
+    def make_model(self, name: str) -> ServedModel:
+        """Load a model; nothing is left of one that cannot be served."""
+        loaded = self.load(self.paths[name])
+        try:
+            return self.make(name, loaded)
+        except BaseException:
+            loaded.close()
+            raise
 
     def resolve(self, name: str | None) -> str:
         """The name of the model that a request means; an ApiError 404 if there is none. Without a
@@ -210,6 +221,8 @@ class ModelRegistry:
         return self.models[resolved]
 
     def close(self) -> None:
-        """End the engine threads."""
+        """End the engines and their thread."""
         for served in self.models.values():
             served.loaded.close()
+        if self.thread is not None:
+            self.thread.close()

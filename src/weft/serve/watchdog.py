@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from weft.engine.async_engine import AsyncEngine
 from weft.serve.context import Service
 from weft.serve.served_model import ServedModel
 
@@ -99,10 +100,19 @@ class Watchdog:
             *(served.name, problem, stack_of(served.engine.thread)),
         )
         self.service.fatal = problem
-        # the engine thread does not run: nothing else touches the receivers
-        served.engine.end_requests(problem)
+        for engine in self.stopped_engines(served):
+            # the engine thread does not run it: nothing else touches the receivers
+            engine.end_requests(problem)
+        self.service.end_requests(problem)  # those of engines that run
         self.sleep(END_SECONDS)
         self.exit(1)
+
+    def stopped_engines(self, served: ServedModel) -> list[AsyncEngine]:
+        """The engine that has failed, or all engines of the thread that is stuck in a step."""
+        if served.engine.step_began_at is None:
+            return [served.engine]
+        engines = [one.engine for one in list(self.service.models.models.values())]
+        return [one for one in engines if one.engine_thread is served.engine.engine_thread]
 
 
 def predicted_seconds(served: ServedModel) -> float:

@@ -9,6 +9,7 @@ always admitted: `check_request` has made sure that it fits.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
@@ -211,14 +212,20 @@ def check_source_len(what: str, length: int, config: SchedulerConfig) -> None:
 
 
 def check_pages(request: Request, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
-    num_needed = max_pages(request, config.token_budget, kv_cache.windows, kv_cache.pool.page_size)
-    num_needed += kv_cache.encoder_cache.num_pages(len(request.source or ()))
+    num_needed = num_pages_alone(request, config, kv_cache)
     if num_needed > kv_cache.pool.num_usable:
         raise UsageError(
             f"the request needs up to {num_needed} pages of {kv_cache.pool.page_size} tokens but "
             f"the KV cache has {kv_cache.pool.num_usable}. Lower max_tokens, n or beam, or raise "
             "the KV cache size."
         )
+
+
+def num_pages_alone(request: Request, config: SchedulerConfig, kv_cache: KVCacheManager) -> int:
+    """Upper bound of all pages that a request holds when it runs alone."""
+    page_size, num_source = kv_cache.pool.page_size, len(request.source or ())
+    num_pages = max_pages(request, config.token_budget, kv_cache.windows, page_size)
+    return num_pages + kv_cache.encoder_cache.num_pages(num_source)
 
 
 def max_pages(request: Request, budget: int, windows: Sequence[int | None], page_size: int) -> int:
@@ -231,6 +238,18 @@ def max_pages(request: Request, budget: int, windows: Sequence[int | None], page
         min(forked, request.num_sequences * max_window_blocks(window, budget, page_size, total))
         for window in windows
     )
+
+
+def longest_sequence(config: SchedulerConfig, kv_cache: KVCacheManager) -> int:
+    """Tokens of a sequence, prompt and answer, that all pages together have room for, up to
+    max_len. Beside it an encoder-decoder has a source of the same length."""
+    has_source = bool(kv_cache.layout.cross_groups)
+
+    def is_too_long(length: int) -> bool:
+        request = Request("", (0,), length - 1, (0,) * length if has_source else None)
+        return num_pages_alone(request, config, kv_cache) > kv_cache.pool.num_usable
+
+    return bisect_left(range(1, config.max_len + 1), True, key=is_too_long)
 
 
 def max_window_blocks(window: int | None, chunk: int, page_size: int, total: int) -> int:
