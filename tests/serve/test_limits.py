@@ -68,7 +68,7 @@ def test_a_full_queue_is_429_and_the_accepted_requests_finish():
             slow.wait_for(count)
         refused = slow.submit(60).result()
         assert refused.status_code == 429
-        assert "2 requests wait" in refused.json()["error"]["message"]
+        assert "2 requests with 6 prompt tokens wait" in refused.json()["error"]["message"]
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         assert 1000 <= int(refused.headers["retry-after-ms"]) <= 60000
@@ -94,15 +94,16 @@ def test_n_samples_count_n_times():
 
 def test_seconds_of_prompts_bound_the_queue():
     with slow_server(Limits(max_queue_seconds=1e-9), ONE_AT_A_TIME) as slow:
-        assert slow.submit(3).result().status_code == 200  # idle: accepted, and measured
-        first = slow.submit(80)
+        first = slow.submit(200)
         slow.wait_for(1)
         while not slow.scheduler.state.num_running:
             time.sleep(0.001)
         second = slow.submit(3)
         slow.wait_for(2)
+        while not slow.scheduler.load().drain_rate:  # measured while a request waits
+            time.sleep(0.001)
         refused = slow.submit(3).result()
-        assert refused.status_code == 429 and "s of computation" in refused.text
+        assert refused.status_code == 429 and "1 requests with 3 prompt tokens" in refused.text
         assert first.result().status_code == second.result().status_code == 200
 
 
@@ -114,7 +115,7 @@ def test_tokens_of_prompts_bound_the_queue():
         slow.wait_for(2)
         refused = slow.submit(1, prompt=[6, 7, 8]).result()
         assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
-        assert "prompt tokens wait, and with these" in refused.json()["error"]["message"]
+        assert "1 requests with 6 prompt tokens wait" in refused.json()["error"]["message"]
         assert [one.result().status_code for one in accepted] == [200, 200]
         assert slow.submit(1, prompt=[7] * 12).result().status_code == 200
 

@@ -20,6 +20,7 @@
     request_log     one line for each request
     docs_page       the page with all routes
     limits          load shedding: 429 and when to try again
+    retry_queue     refused requests that are expected back
     conversation    messages and tools -> prompt, grammar and parser, for all chat protocols
     generation      engine outputs -> events of choices; usage
     output_parser   generated text -> text, reasoning and tool calls, as deltas; reasoning formats

@@ -77,7 +77,8 @@ class ServeConfig(Config):
     max_queued: int = Field(1024, ge=1)
     """Requests that may wait; more are answered with 429. n samples count n times."""
     max_queue_seconds: float = Field(30.0, gt=0)
-    """Seconds of prompt computation that may wait, by the measured rate."""
+    """Seconds that a request may have to wait until its prompt is computed, by the measured
+    rate."""
     max_queued_tokens: int | None = Field(None, ge=1)
     """Tokens of prompts that may wait, whatever the rate."""
     max_concurrent: int | None = Field(None, ge=1)

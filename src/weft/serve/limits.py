@@ -3,26 +3,40 @@
     reservation = limits.reserve(served, key, requests)     raises an ApiError 429
     limits.release(reservation)                             when the HTTP request has ended
 
-The queue of a model is bounded in requests, of which n samples count n times, and in seconds of
-prompt computation by the measured rate. What has been accepted but not yet seen by the scheduler,
-which looks at new requests between two steps, is counted too. Retry-After is (tokens ahead - limit)
-/ rate, between 1 and 60 seconds. A single request is accepted whatever its size while the queue has
-room: refusing it would not help anyone.
+The queue of a model is bounded in requests, of which n samples count n times, in seconds by the
+measured rate, and in tokens. What has been accepted but not yet seen by the scheduler, which looks
+at new requests between two steps, is counted too. A single request is accepted whatever its size
+while the queue has room: refusing it would not help anyone.
+
+    Retry-After = MARGIN * (work ahead - bound) / rate      between 1 and 60 seconds
+
+The rate is that at which the queue became shorter while requests waited, decodes included. Work
+ahead includes refused requests that will return earlier (retry_queue.py), so that room is there for
+those that return when they were told to. An estimate may be wrong: they are accepted up to
+DUE_SHARE of the bounds. And those who were refused may not return: while less than FREE_SHARE of
+the bounds waits, everyone is accepted, so that the engine is never without work.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.engine.async_engine import OutputStream
 from weft.engine.request import GenerationRequest
+from weft.engine.scheduling.scheduler_state import SchedulerLoad
 from weft.serve.api_errors import ApiError
+from weft.serve.retry_queue import RetryQueue, fingerprint_of
 from weft.serve.served_model import ServedModel
 
 MIN_RETRY, MAX_RETRY = 1.0, 60.0
+DUE_SHARE, FREE_SHARE = 1.25, 0.5
+MARGIN = 1.15
+"""Clients are told this many times the expected wait: one that returns too early has to come again,
+and the rate is overestimated while the first requests of a burst do not decode yet."""
 
 
 @dataclass(eq=False)
@@ -38,10 +52,68 @@ class Reservation:
     """Its requests, once they are submitted."""
 
     @property
-    def unseen_tokens(self) -> int:
-        """Tokens that the scheduler does not know of yet."""
-        has_arrived = self.stream is not None and bool(self.stream.times)
-        return 0 if has_arrived else self.num_tokens
+    def is_seen(self) -> bool:
+        """Whether the scheduler knows of it."""
+        return self.stream is not None and bool(self.stream.times)
+
+
+@dataclass(frozen=True)
+class QueuedWork:
+    """What waits, and how fast that becomes less."""
+
+    num_waiting: int
+    num_tokens: int
+    token_rate: float
+    request_rate: float
+    """Per second; 0.0: not measured yet."""
+
+    @property
+    def seconds(self) -> float:
+        """Until all tokens are computed."""
+        return self.num_tokens / self.token_rate if self.token_rate > 0.0 else 0.0
+
+    def plus(self, num_sequences: int, num_tokens: int) -> QueuedWork:
+        return replace(
+            self,
+            num_waiting=self.num_waiting + num_sequences,
+            num_tokens=self.num_tokens + num_tokens,
+        )
+
+
+@dataclass
+class ModelQueue:
+    """What is accepted for one model, and what was refused."""
+
+    num_sequences: int = 0
+    """Of all reservations."""
+    unseen: set[Reservation] = field(default_factory=set)
+    """Reservations that the scheduler does not know of yet."""
+    refused: RetryQueue = field(default_factory=RetryQueue)
+    load: SchedulerLoad | None = None
+    load_of: tuple[int, ...] = ()
+    """The step in which `load` was counted."""
+
+    def current_load(self, served: ServedModel) -> SchedulerLoad:
+        """The load of the scheduler, counted once in a step: in an overload many requests arrive
+        during each."""
+        scheduler = served.engine.engine.scheduler
+        state = scheduler.state
+        step = (scheduler.statistics.steps, state.num_arrived, len(state.groups))
+        if self.load is None or step != self.load_of:
+            self.load, self.load_of = scheduler.load(), step
+        return self.load
+
+    def work(self, served: ServedModel) -> QueuedWork:
+        """What waits for a model now."""
+        load = self.current_load(served)
+        self.unseen = {one for one in self.unseen if not one.is_seen}
+        accepted = self.num_sequences - served.engine.engine.scheduler.state.num_running
+        return QueuedWork(
+            max(accepted, load.num_waiting + len(served.engine.commands)),
+            load.tokens_ahead + sum(one.num_tokens for one in self.unseen),
+            load.drain_rate,
+            load.admission_rate,
+        )
 
 
 @dataclass
@@ -54,7 +126,10 @@ class Limits:
     """Sequences of one key at a time, of all models."""
     max_output: int | None = None
     """Upper bound of max_tokens."""
+    now: Callable[[], float] = time.monotonic
     reservations: set[Reservation] = field(default_factory=set)
+    queues: dict[str, ModelQueue] = field(default_factory=dict)
+    """By model."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def capped(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
@@ -76,17 +151,27 @@ class Limits:
         num_sequences = sum(num_sequences_of(one) for one in requests)
         num_tokens = sum(len(one.prompt) + len(one.source or ()) for one in requests)
         reservation = Reservation(served.name, key, num_sequences, num_tokens)
+        fingerprint = fingerprint_of(key, requests)
         with self.lock:
             self.check_key(key, num_sequences)
-            self.check_room(served, requests)
-            self.check_tokens(served, num_tokens, max_queued_tokens)
+            self.check_queue(served, reservation, fingerprint, max_queued_tokens)
+            queue = self.queue_of(served)
+            queue.num_sequences += num_sequences
+            queue.unseen.add(reservation)
             self.reservations.add(reservation)
         return reservation
 
     def release(self, reservation: Reservation) -> None:
         """Give a place back; once is enough."""
         with self.lock:
-            self.reservations.discard(reservation)
+            if reservation in self.reservations:
+                self.reservations.remove(reservation)
+                queue = self.queues[reservation.model]
+                queue.num_sequences -= reservation.num_sequences
+                queue.unseen.discard(reservation)
+
+    def queue_of(self, served: ServedModel) -> ModelQueue:
+        return self.queues.setdefault(served.name, ModelQueue())
 
     def check_key(self, key: str, num_sequences: int) -> None:
         """Raise an ApiError if a key would have too many sequences at a time."""
@@ -106,38 +191,66 @@ class Limits:
                 f"{who} {active} texts in progress, and at most {limit} are allowed.", MIN_RETRY
             )
 
-    def check_room(self, served: ServedModel, requests: Sequence[GenerationRequest]) -> None:
-        """Raise an ApiError 429 if further requests would wait too long."""
-        scheduler = served.engine.engine.scheduler
-        load, mine = scheduler.load(), self.of_model(served.name)
-        accepted = sum(one.num_sequences for one in mine) - scheduler.state.num_running
-        num_waiting = max(accepted, load.num_waiting + len(served.engine.commands))
-        tokens = load.tokens_ahead + sum(one.unseen_tokens for one in mine)
-        seconds = tokens / load.prefill_rate if load.prefill_rate > 0.0 else 0.0
-        if num_waiting < self.max_queued and seconds <= self.max_queue_seconds:
-            return
-        raise too_busy(
-            f"the server is busy: {num_waiting} requests wait for about {seconds:.0f} s of "
-            "computation.",
-            seconds - self.max_queue_seconds,
-        )
+    def check_room(self, served: ServedModel) -> None:
+        """Raise an ApiError 429 if a request without a reservation would wait too long."""
+        with self.lock:
+            work = self.queue_of(served).work(served)
+        wait = self.excess(work, 0, None)
+        if wait is not None:
+            raise too_busy(busy_sentence(work, 0), wait)
 
-    def check_tokens(self, served: ServedModel, num_tokens: int, limit: int | None) -> None:
-        """Raise an ApiError 429 if more than `limit` tokens of prompts would wait."""
-        if limit is None:
+    def check_queue(
+        self, served: ServedModel, request: Reservation, fingerprint: int, token_bound: int | None
+    ) -> None:
+        """Raise an ApiError 429 if a request would wait too long, and remember it."""
+        queue, now = self.queue_of(served), self.now()
+        work, ticket = queue.work(served), queue.refused.find(fingerprint, now)
+        ahead = work.plus(*queue.refused.ahead_of(ticket))
+        wait = self.excess(ahead, request.num_tokens, token_bound)
+        wait = None if wait is None else MARGIN * wait
+        share = DUE_SHARE if ticket is not None and ticket.is_due(now) else 1.0
+        if (
+            wait is None
+            or self.excess(ahead, request.num_tokens, token_bound, share) is None
+            or self.excess(work, request.num_tokens, token_bound, FREE_SHARE) is None
+        ):
+            if ticket is not None:
+                queue.refused.remove(ticket)
             return
-        load = served.engine.engine.scheduler.load()
-        ahead = load.tokens_ahead + sum(one.unseen_tokens for one in self.of_model(served.name))
-        excess = ahead + num_tokens - limit
-        if ahead > 0 and excess > 0:
-            raise too_busy(
-                f"the server is busy: {ahead} prompt tokens wait, and with these there would be "
-                f"{ahead + num_tokens} of at most {limit}.",
-                excess / load.prefill_rate if load.prefill_rate > 0.0 else MIN_RETRY,
-            )
+        num_refused = len(queue.refused)
+        if ticket is None:
+            issued = (fingerprint, request.num_sequences, request.num_tokens)
+            ticket = queue.refused.issue(*issued)
+        if ticket is not None:
+            queue.refused.promise(ticket, clamped(wait), now)
+        raise too_busy(busy_sentence(work, num_refused), wait)
 
-    def of_model(self, name: str) -> list[Reservation]:
-        return [one for one in list(self.reservations) if one.model == name]
+    def excess(
+        self, work: QueuedWork, num_tokens: int, token_bound: int | None, share: float = 1.0
+    ) -> float | None:
+        """Seconds until so much work is within a share of the bounds, for a request with so many
+        tokens; None: it is."""
+        waits = []
+        num_allowed = share * self.max_queued
+        if work.num_waiting >= num_allowed:
+            num_excess = work.num_waiting + 1 - num_allowed
+            waits.append(num_excess / work.request_rate if work.request_rate else MIN_RETRY)
+        if work.seconds > share * self.max_queue_seconds:
+            waits.append(work.seconds - share * self.max_queue_seconds)
+        if token_bound is not None and work.num_tokens > 0:
+            num_excess = work.num_tokens + num_tokens - share * token_bound
+            if num_excess > 0:
+                waits.append(num_excess / work.token_rate if work.token_rate else MIN_RETRY)
+        return max(waits, default=None)
+
+
+def busy_sentence(work: QueuedWork, num_refused: int) -> str:
+    """Why a request is refused."""
+    later = f", and {num_refused} that were refused return before" if num_refused else ""
+    return (
+        f"the server is busy: {work.num_waiting} requests with {work.num_tokens} prompt tokens "
+        f"wait for about {work.seconds:.0f} s{later}."
+    )
 
 
 def check_prompts(requests: Sequence[GenerationRequest], limit: int | None) -> None:
@@ -156,9 +269,14 @@ def num_sequences_of(request: GenerationRequest) -> int:
     return max(1, request.n, request.beam.width if request.beam is not None else 1)
 
 
+def clamped(wait: float) -> float:
+    """A time that clients can be told."""
+    return min(MAX_RETRY, max(MIN_RETRY, wait))
+
+
 def too_busy(problem: str, wait: float) -> ApiError:
     """The answer to a request that should be repeated after `wait` seconds."""
-    retry = min(MAX_RETRY, max(MIN_RETRY, wait))
+    retry = clamped(wait)
     return ApiError(
         429,
         f"{problem} Try again in {math.ceil(retry)} s.",

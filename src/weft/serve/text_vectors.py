@@ -73,7 +73,7 @@ async def embed(
     pool = find_pooling(served.loaded.generation_config.pooling)
 
     def prepare() -> tuple[list[list[int]], int, list[PreparedRequest]]:
-        call.limits.check_room(served, [])
+        call.limits.check_room(served)
         rows = input_rows(served, inputs)
         rows, num_truncated = fit(served, rows, names, truncate)
         key, engine = call.caller.name, served.engine.engine

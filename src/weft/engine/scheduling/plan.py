@@ -74,6 +74,11 @@ class Chunk:
         """Rows of logits needed after it: of its drafts, and of the token to sample."""
         return 1 + self.num_drafts if self.num_samples else 0
 
+    @property
+    def is_decode(self) -> bool:
+        """It computes the last token, and drafts after it, to sample the next one."""
+        return self.num_samples > 0 and len(self.tokens) - self.num_drafts == 1
+
     def with_spares(self) -> list[Chunk]:
         """This chunk, and a copy of it for each of the spare page tables."""
         return [self, *(replace(self, page_tables=tables, spares=[]) for tables in self.spares)]
@@ -148,6 +153,12 @@ class Plan:
     def num_tokens(self) -> int:
         """Tokens that the decoder has computed after this step (the first of its steps)."""
         return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of prompts, sources and texts that are computed after this step."""
+        prefills = (one for one in self.chunks if not one.is_decode)
+        return sum(len(chunk.tokens) for chunk in prefills) + self.num_encoder_tokens
 
     @property
     def num_steps(self) -> int:

@@ -61,6 +61,8 @@ class Scheduler:
         self.in_flight: Plan | None = None
         self.began_at = 0.0
         """Time at which the plan in flight was begun."""
+        self.num_cached = 0
+        """Tokens that the requests which it admitted found in a cache."""
         self.finished_in_flight: list[tuple[str, int | None]] = []
         """Requests, or samples of them, that finished or were cancelled while a plan was in
         flight."""
@@ -88,14 +90,15 @@ class Scheduler:
         self.began_at = self.state.now()
         statistics.steps += 1
         self.kv_cache.pool.step = statistics.steps
-        num_cached = statistics.cached_tokens
+        num_cached = statistics.cached_tokens + statistics.cached_source_tokens
         plan = self.in_flight = self.planner.plan(statistics.steps, drafter)
+        self.num_cached = statistics.cached_tokens + statistics.cached_source_tokens - num_cached
         statistics.computed_tokens += plan.num_tokens
         statistics.encoded_tokens += plan.num_encoder_tokens
         if plan.num_preempted and not self.config.preempt_every:
             self.preemptions.record(plan, self.state)
         if log.isEnabledFor(logging.DEBUG):
-            log_plan(plan, self.state, statistics.cached_tokens - num_cached)
+            log_plan(plan, self.state, self.num_cached)
         return plan
 
     def commit(
@@ -126,8 +129,15 @@ class Scheduler:
             (name, None) for name, result in forked.items() if not result.children
         ]
         self.apply_finished()
-        self.state.step_times.add(plan, self.state.now() - self.began_at)
+        self.measure(plan)
         return at_limit
+
+    def measure(self, plan: Plan) -> None:
+        """Record the time of a plan that was committed."""
+        state, now = self.state, self.state.now()
+        state.step_times.add(plan, now - self.began_at)
+        num_tokens = plan.num_prompt_tokens + self.num_cached
+        state.drain_rate.add(num_tokens, plan.num_admitted, now, bool(state.waiting))
 
     def rollback(self, plan: Plan) -> None:
         """The plan could not be run: its requests wait again, as if they had been preempted."""

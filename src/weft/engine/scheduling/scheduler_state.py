@@ -19,7 +19,7 @@ from weft.engine.scheduling.sequence import (
     SequenceGroup,
     release_sequence,
 )
-from weft.engine.scheduling.step_times import StepTimes
+from weft.engine.scheduling.step_times import DrainRate, StepTimes
 from weft.engine.scheduling.waiting_queue import WaitingQueue
 from weft.engine.stats import EngineStats, SchedulerStats, best_hits, ratio
 
@@ -38,6 +38,11 @@ class SchedulerLoad:
     """Tokens of prompts, sources and texts per second, a moving average; 0.0: not measured yet."""
     decode_rate: float
     """New tokens of all requests together per second, a moving average; 0.0: not measured yet."""
+    drain_rate: float
+    """By how many `tokens_ahead` has become less in a second while requests waited, a moving
+    average; 0.0: not measured yet."""
+    admission_rate: float
+    """Requests that were admitted in a second while others waited; 0.0: not measured yet."""
 
 
 class SchedulerState:
@@ -48,6 +53,7 @@ class SchedulerState:
     ) -> None:
         self.config, self.kv_cache, self.now = config, kv_cache, now
         self.statistics, self.step_times = SchedulerStats(), StepTimes()
+        self.drain_rate = DrainRate()
         self.waiting = FairQueue(
             lambda: WaitingQueue(kv_cache.prefix_cache, config, kv_cache.pool.page_size)
         )
@@ -216,6 +222,8 @@ class SchedulerState:
             tokens_ahead=sum(group.num_uncomputed for group in groups),
             prefill_rate=self.step_times.prefill_rate,
             decode_rate=self.step_times.decode_rate,
+            drain_rate=self.drain_rate.token_rate,
+            admission_rate=self.drain_rate.request_rate,
         )
 
     def engine_stats(self) -> EngineStats:

@@ -3,7 +3,9 @@
     decode_seconds(8)            a step that decodes 8 sequences
     prefill_tokens(0.02, 1000)   prompt tokens after 1,000 others that add so much to a step
     encoder_tokens(0.02)         the same for sources and texts
-    prefill_rate, decode_rate    tokens per second, for the load of a server
+    prefill_rate, decode_rate    tokens per second of steps of their kind
+
+`DrainRate`: how fast a queue becomes shorter, which also depends on what else the steps compute.
 
 The cost of a prompt token depends on the number n of them in the step and on the number c of tokens
 before them: few tokens share the time to read weights and keys. For each size of n, in binary
@@ -27,6 +29,8 @@ from weft.engine.scheduling.plan import Chunk, Plan, mean_context
 
 MEMORY_SECONDS = 10.0
 """For rates, a step counts half after so many seconds of further steps of its kind."""
+DRAIN_MEMORY_SECONDS = 20.0
+"""The same for the rates of a queue: phases of prefills and decodes alternate for seconds."""
 SMOOTHING = 0.25
 """Weight of the last step in a moving average."""
 OUTLIER = 2.0
@@ -42,9 +46,10 @@ class Rate:
 
     tokens: float = 0.0
     seconds: float = 0.0
+    memory: float = MEMORY_SECONDS
 
     def add(self, tokens: float, seconds: float) -> None:
-        decay = 0.5 ** (seconds / MEMORY_SECONDS)
+        decay = 0.5 ** (seconds / self.memory)
         # one assignment: a thread that reads the rate never sees one without the other
         self.tokens, self.seconds = self.tokens * decay + tokens, self.seconds * decay + seconds
 
@@ -52,6 +57,42 @@ class Rate:
     def per_second(self) -> float:
         """0.0: nothing was measured."""
         return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class DrainRate:
+    """How fast waiting prompts are computed: tokens and requests per second, by the clock on the
+    wall, while requests wait. Unlike the rate of prefills it includes decodes and the time between
+    two steps, and no step without a queue, whose few tokens cost many times as much."""
+
+    tokens: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
+    requests: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
+    ended_at: float | None = None
+    """End of the last step, if requests waited then."""
+
+    def add(self, num_tokens: int, num_requests: int, now: float, has_queue: bool) -> None:
+        """A step has ended. `num_tokens`: of prompts, sources and texts, computed or found in a
+        cache; `num_requests`: admitted."""
+        begin, self.ended_at = self.ended_at, now if has_queue else None
+        if begin is not None and now > begin:
+            self.tokens.add(num_tokens, now - begin)
+            self.requests.add(num_requests, now - begin)
+
+    @property
+    def token_rate(self) -> float:
+        """0.0: not measured yet."""
+        return upper_rate(self.tokens)
+
+    @property
+    def request_rate(self) -> float:
+        """0.0: not measured yet."""
+        return upper_rate(self.requests)
+
+
+def upper_rate(rate: Rate) -> float:
+    """A rate that is not 0 once it is measured: if nothing was computed in some seconds, the next
+    one may come now."""
+    return max(rate.per_second, 1 / rate.seconds) if rate.seconds else 0.0
 
 
 @dataclass
@@ -194,7 +235,7 @@ class StepTimes:
         """Record a completed step."""
         num_decodes, prefills, share = 0, list[Chunk](), 1.0
         for chunk in plan.whole_chunks:
-            if len(chunk.tokens) - chunk.num_drafts == 1 and chunk.num_samples:
+            if chunk.is_decode:
                 num_decodes += 1 + len(chunk.spares)
             else:
                 prefills.append(chunk)
