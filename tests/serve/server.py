@@ -83,7 +83,14 @@ def is_at_rest(one: AsyncEngine) -> bool:
 def running(service: Service) -> Iterator[RunningServer]:
     """Serve until the block ends."""
     config = uvicorn.Config(
-        create_app(service), "127.0.0.1", 0, log_level="warning", lifespan="off", loop="asyncio"
+        create_app(service),
+        "127.0.0.1",
+        0,
+        loop="asyncio",
+        http="httptools",
+        ws="none",
+        log_config=None,
+        lifespan="off",
     )
     server = uvicorn.Server(config)
     sockets = [config.bind_socket()]

@@ -9,6 +9,8 @@ kills               a training run that SIGKILL ends at random times, and its re
 checkpoints         mutated checkpoint files: loaded, or refused in one sentence
 checkpoint_bases    the files that are mutated
 checkpoint_edits    the mutations
+malformed_http      malformed HTTP requests over raw sockets: no 5xx, and nothing in the log
+http_edits          the mutations of requests
 
 A new campaign is a function `run_case(seed)` and an entry of the table.
 """

@@ -19,7 +19,7 @@ from typing import Any, get_args
 from fastapi.routing import APIRoute
 
 from weft.cli.help_page import update
-from weft.serve.api_errors import ApiError, error_body, error_status
+from weft.serve.api_errors import ApiError, error_body, error_status, protocol_of
 from weft.serve.bodies import Body, field_table
 from weft.serve.libretranslate import TranslateBody
 from weft.serve.protocols import PROTOCOLS
@@ -44,7 +44,6 @@ NESTED = ("honored", "template variable")
 """Classes of fields whose own fields have an effect."""
 OTHER_STATUSES = {
     405: "The route has no such method.",
-    500: "A fault of the server; the log has its traceback under the request id.",
 }
 
 
@@ -118,7 +117,7 @@ def statuses_table() -> str:
 def error_type(path: str, status: int) -> str:
     """The type of an error, with its status if the protocol has another one."""
     kind = f"`{error_body(path, ApiError(status, ''))['error']['type']}`"
-    sent = error_status(path, status)
+    sent = error_status(protocol_of(path), status)
     return kind if sent == status else f"{kind}, status {sent}"
 
 

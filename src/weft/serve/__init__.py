@@ -11,6 +11,8 @@
     access          web pages must not use a server on the same machine unasked
     api_keys        API keys: callers, and their namespaces in the prefix cache
     context         Service, HttpCall and RequestRecord: what routes know about a request
+    api_route       the class of all routes: strict JSON, declared errors
+    json_bodies     JSON that is read so strictly that it can be returned
     bodies          request bodies: every field has a class, and unknown ones are rejected
     served_model    names -> loaded models with their engines
     cache_keeping   prefix caches <-> files, for --keep

@@ -93,7 +93,12 @@ def is_known(host: str, allowed: tuple[str, ...]) -> bool:
 def is_other_origin(headers: Headers) -> bool:
     """Whether the request is from a page of another server; another port is another server."""
     origin = headers.get("origin")
-    return bool(origin) and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    if not origin:
+        return False
+    try:
+        return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    except ValueError:  # brackets that are not those of an IPv6 address
+        return True
 
 
 def is_allowed(origin: str, cors: tuple[str, ...]) -> bool:

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from weft.engine.grammar import make_grammar
 from weft.serve.anthropic_events import PING, MessageFormat
 from weft.serve.api_errors import ApiError
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body, LooseBody, NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt, part_text, start_chat
@@ -27,7 +28,7 @@ from weft.serve.responses import JsonResponse
 from weft.serve.streaming import event_stream, until_gone
 from weft.serve.text_options import TextOptions
 
-router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=ApiRoute)
 
 BILLING_LINES = re.compile(r"(?:x-anthropic-[a-z-]+:[^\n]*(?:\n|\Z))+")
 """Lines that agents put before their system prompt and that change with every request."""

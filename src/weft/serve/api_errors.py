@@ -72,9 +72,9 @@ def protocol_of(path: str) -> str:
     return "openai"
 
 
-def error_status(path: str, status: int) -> int:
+def error_status(protocol: str, status: int) -> int:
     """The status in a protocol: Anthropic's overload is 529."""
-    return 529 if protocol_of(path) == "anthropic" and status == 503 else status
+    return 529 if protocol == "anthropic" and status == 503 else status
 
 
 def error_body(path: str, error: ApiError, request_id: str | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -98,7 +98,7 @@ class CallMiddleware:
                 await Response(status_code=204)(scope, request.receive, sender.send)
                 return
             await self.run(call, body, sender)
-        except ClientGoneError:
+        except (ClientGoneError, ClientDisconnect):
             record.disconnected()
         except Exception as error:
             await self.answer(scope["path"], error, record, sender, receive)
@@ -154,7 +154,7 @@ class CallMiddleware:
         record.failed(known)
         if sender.has_started:  # too late for a status: the connection is closed
             return
-        status = error_status(path, known.status)
+        status = error_status(protocol_of(path), known.status)
         response = JsonResponse(error_body(path, known, record.id), status, known.headers)
         await response({"type": "http", "method": "GET"}, receive, sender.send)
 

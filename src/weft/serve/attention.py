@@ -24,14 +24,15 @@ from weft.core.errors import UsageError
 from weft.engine.attention_rows import AttentionRows, check_index, find_pages
 from weft.engine.engine import Engine
 from weft.serve.api_errors import ApiError
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.recent_responses import RecentResponse
-from weft.serve.responses import JsonResponse, error_responses
+from weft.serve.responses import JsonResponse
 from weft.serve.served_model import ServedModel
 from weft.text.tokenizer import Tokenizer
 
-router = APIRouter(prefix="/v1", tags=["Weft"])
+router = APIRouter(prefix="/v1", tags=["Weft"], route_class=ApiRoute)
 
 
 class AttentionBody(Body):
@@ -81,7 +82,7 @@ class AttentionResult(BaseModel):
     heads: list[HeadAttention]
 
 
-@router.post("/attention", response_model=AttentionResult, responses=error_responses(403, 404, 415))
+@router.post("/attention", response_model=AttentionResult)
 async def read_attention(body: AttentionBody, call: CallOf) -> Response:
     """Attention weights of one token of a recent response."""
     check_allowed(call, body)

@@ -22,7 +22,6 @@ from email.policy import HTTP
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-import orjson
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -33,16 +32,17 @@ from weft.engine.beam_search import BeamConfig
 from weft.engine.request import GenerationRequest
 from weft.serve.api_errors import ApiError
 from weft.serve.api_keys import key_of
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import LooseBody
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.generation import Choice, Generation, Submitted
-from weft.serve.responses import JsonResponse, error_responses
+from weft.serve.json_bodies import read_json
+from weft.serve.responses import JsonResponse
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import until_gone
 from weft.text.languages import language_name
 
-router = APIRouter(tags=["LibreTranslate"])
-ERRORS = error_responses(403, protocol="libretranslate")
+router = APIRouter(tags=["LibreTranslate"], route_class=ApiRoute)
 
 AUTO = "auto"
 MAX_LINES = 2048
@@ -106,7 +106,6 @@ REQUEST_BODY = {
 @router.post(
     "/translate",
     response_model=TranslateResult,
-    responses=ERRORS,
     openapi_extra={"requestBody": REQUEST_BODY},
 )
 async def translate(call: CallOf) -> Response:
@@ -123,7 +122,7 @@ async def translate(call: CallOf) -> Response:
     return JsonResponse(content, headers=call.response_headers)
 
 
-@router.get("/languages", response_model=list[ServedLanguage], responses=ERRORS)
+@router.get("/languages", response_model=list[ServedLanguage])
 async def languages(call: CallOf) -> Response:
     """The languages that are served, and what they are translated into."""
     fields = dict(call.request.query_params) or await read_fields(call)
@@ -159,7 +158,7 @@ def parse_fields(body: bytes, content_type: str) -> dict[str, Any]:
         elif kind == "multipart/form-data":
             values = parse_multipart(body, content_type)
         else:
-            fields = orjson.loads(body)
+            fields = read_json(body)
             if not isinstance(fields, dict):
                 raise ApiError(400, "the body is not a JSON object. Send q, source and target.")
             return fields

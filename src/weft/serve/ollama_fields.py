@@ -1,8 +1,8 @@
 """What Ollama's routes share: bodies, options, formats, thinking, times and errors.
 
-Ollama's own programs and `curl -d` send JSON with any content type, so `JsonRoute` reads every body
-as JSON. Unknown fields and options are ignored, as Ollama does. Sampling parameters that a request
-leaves out are those of the server and the model, not Ollama's.
+Ollama's own programs and `curl -d` send JSON with any content type, so `AnyTypeRoute` reads every
+body as JSON. Unknown fields and options are ignored, as Ollama does. Sampling parameters that a
+request leaves out are those of the server and the model, not Ollama's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.responses import Response
 
@@ -22,9 +21,9 @@ from weft.core.errors import shown
 from weft.engine.grammar import Grammar, make_grammar
 from weft.sampling.params import MAX_LOGPROBS
 from weft.serve.api_errors import ApiError
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import LooseBody, NoEffect, TemplateVariable, rejected
 from weft.serve.context import HttpCall
-from weft.serve.responses import error_responses
 from weft.serve.served_model import ServedModel
 from weft.serve.text_options import TextOptions
 
@@ -42,24 +41,23 @@ RANDOM_SEED = -1
 TEXT_ONLY = "models here read text only. Leave it out."
 
 
-class JsonRoute(APIRoute):
+class AnyTypeRoute(ApiRoute):
     """A route that reads its body as JSON, whatever its content type."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         handle = super().get_route_handler()
 
-        async def handle_json(request: Request) -> Response:
+        async def handle_any(request: Request) -> Response:
             headers = [one for one in request.scope["headers"] if one[0] != b"content-type"]
             request.scope["headers"] = [*headers, (b"content-type", b"application/json")]
             return await handle(Request(request.scope, request.receive))
 
-        return handle_json
+        return handle_any
 
 
 def ollama_router() -> APIRouter:
     """A router of Ollama's routes."""
-    errors = error_responses(404, protocol="ollama")
-    return APIRouter(prefix="/api", tags=["Ollama"], route_class=JsonRoute, responses=errors)
+    return APIRouter(prefix="/api", tags=["Ollama"], route_class=AnyTypeRoute)
 
 
 class OllamaOptions(LooseBody):

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from weft.engine.grammar import Grammar, make_grammar
 from weft.sampling.params import MAX_LOGPROBS
 from weft.serve.api_errors import ApiError, error_body
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, content_text, start_chat
@@ -48,7 +49,7 @@ from weft.serve.served_model import ServedModel
 from weft.serve.streaming import DONE, event_stream, sse, until_gone
 from weft.serve.text_options import TextOptions
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=ApiRoute)
 
 
 class ChatMessage(BaseModel):

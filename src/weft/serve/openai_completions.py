@@ -16,6 +16,7 @@ from weft.engine.detokenizer import FinishReason
 from weft.engine.logprobs import TokenLogprob
 from weft.sampling.params import MAX_LOGPROBS
 from weft.serve.api_errors import ApiError, error_body
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import rejected
 from weft.serve.completion_logprobs import CompletionLogprobs, joined
 from weft.serve.context import CallOf, HttpCall
@@ -39,7 +40,7 @@ from weft.serve.served_model import ServedModel
 from weft.serve.streaming import DONE, event_stream, sse, until_gone
 from weft.serve.text_options import make_request
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=ApiRoute)
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 2048

@@ -18,13 +18,14 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from weft.serve.api_errors import ApiError
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body, NoEffect
 from weft.serve.context import CallOf
-from weft.serve.responses import JsonResponse, error_responses
+from weft.serve.responses import JsonResponse
 from weft.serve.served_model import ServedModel
 from weft.serve.text_vectors import TextOrIds, TextVectors, embed_inputs, normalized
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=ApiRoute)
 
 
 class EmbeddingBody(Body):
@@ -67,7 +68,7 @@ class EmbeddingList(BaseModel):
     usage: EmbeddingUsage
 
 
-@router.post("/embeddings", response_model=EmbeddingList, responses=error_responses(404, 415))
+@router.post("/embeddings", response_model=EmbeddingList)
 async def create_embeddings(body: EmbeddingBody, call: CallOf) -> Response:
     """One vector per text."""
     served = call.open(body, body.model)

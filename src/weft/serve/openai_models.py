@@ -6,9 +6,10 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from weft.serve.api_route import ApiRoute
 from weft.serve.context import CallOf, Service
 
-router = APIRouter(prefix="/v1/models", tags=["OpenAI"])
+router = APIRouter(prefix="/v1/models", tags=["OpenAI"], route_class=ApiRoute)
 
 
 @router.get("")

@@ -23,6 +23,7 @@ from starlette.responses import Response
 
 from weft.engine.grammar import Grammar, make_grammar
 from weft.serve.api_errors import ApiError
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt, start_chat
@@ -37,7 +38,7 @@ from weft.serve.served_model import ServedModel
 from weft.serve.streaming import event_stream, sse, until_gone
 from weft.serve.text_options import TextOptions
 
-router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=ApiRoute)
 
 LOGPROBS = "message.output_text.logprobs"
 ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}

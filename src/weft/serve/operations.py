@@ -11,12 +11,13 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from weft import __version__
 from weft.serve.api_errors import ApiError
+from weft.serve.api_route import ApiRoute
 from weft.serve.context import CallOf, Service
 from weft.serve.docs_page import docs_page
 from weft.serve.served_model import ServedModel
 from weft.serve.server_metrics import CONTENT_TYPE, load_of, page_usage
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=ApiRoute)
 
 
 @router.get("/health")

@@ -22,15 +22,15 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from weft.serve.api_errors import ApiError
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body, NoEffect
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.openai_embeddings import EmbeddingUsage, read_usage
-from weft.serve.responses import JsonResponse, error_responses
+from weft.serve.responses import JsonResponse
 from weft.serve.served_model import ServedModel
 from weft.serve.text_vectors import MAX_TEXTS, embed_inputs
 
-router = APIRouter(tags=["rerank"])
-ERRORS = error_responses(404, 415)
+router = APIRouter(tags=["rerank"], route_class=ApiRoute)
 
 
 class DocumentText(BaseModel):
@@ -108,9 +108,9 @@ class ScoreList(BaseModel):
     usage: EmbeddingUsage
 
 
-@router.post("/v2/rerank", response_model=RerankResult, responses=ERRORS, include_in_schema=False)
-@router.post("/rerank", response_model=RerankResult, responses=ERRORS, include_in_schema=False)
-@router.post("/v1/rerank", response_model=RerankResult, responses=ERRORS)
+@router.post("/v2/rerank", response_model=RerankResult, include_in_schema=False)
+@router.post("/rerank", response_model=RerankResult, include_in_schema=False)
+@router.post("/v1/rerank", response_model=RerankResult)
 async def rerank(body: RerankBody, call: CallOf) -> Response:
     """Order documents by their relevance to a query."""
     served = open_scorer(call, body, body.model)
@@ -137,8 +137,8 @@ def rerank_item(index: int, score: float, text: str | None) -> dict[str, Any]:
     return {"index": index, "relevance_score": float(score), **document}
 
 
-@router.post("/score", response_model=ScoreList, responses=ERRORS, include_in_schema=False)
-@router.post("/v1/score", response_model=ScoreList, responses=ERRORS)
+@router.post("/score", response_model=ScoreList, include_in_schema=False)
+@router.post("/v1/score", response_model=ScoreList)
 async def score(body: ScoreBody, call: CallOf) -> Response:
     """Score pairs of texts."""
     served = open_scorer(call, body, body.model)

@@ -1,7 +1,4 @@
-"""JSON responses, and the error responses that routes declare in OpenAPI.
-
-@router.post("/embeddings", responses=error_responses(404), response_model=EmbeddingList)
-"""
+"""JSON responses, and the error responses that routes declare in OpenAPI (api_route.py)."""
 
 from __future__ import annotations
 
@@ -10,6 +7,8 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
+
+from weft.serve.api_errors import error_status
 
 
 class JsonResponse(JSONResponse):
@@ -72,17 +71,18 @@ STATUS_MEANINGS = {
     413: "The body is too large.",
     415: "The content type is not application/json.",
     429: "The server is busy; Retry-After says when to try again.",
+    500: "A fault of the server; the log has its traceback under the request id.",
     503: "The model is being loaded, or the server is shutting down.",
     504: "The request took longer than its timeout.",
 }
 
 
-def error_responses(*more: int, protocol: str = "openai") -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: the errors that all routes have, and more."""
+def error_responses(*statuses: int, protocol: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may answer with these error statuses."""
     body = ERROR_BODIES[protocol]
-    statuses = sorted({400, 401, 413, 429, 503, 504, *more})
     declared: dict[int | str, dict[str, Any]] = {
-        status: {"model": body, "description": STATUS_MEANINGS[status]} for status in statuses
+        error_status(protocol, status): {"model": body, "description": STATUS_MEANINGS[status]}
+        for status in statuses
     }
     # `default` also replaces FastAPI's 422, which this server never sends
     return {**declared, "default": {"model": body, "description": "Another error."}}

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from weft.serve.api_errors import ApiError, error_body, error_status
+from weft.serve.api_errors import ApiError, error_body, error_status, protocol_of
 from weft.serve.api_keys import ApiKeys
 from weft.serve.config import ServeConfig
 from weft.serve.sockets import notify, open_sockets, url_of
@@ -71,7 +71,7 @@ class StartupApp:
         if path == "/health":
             return 200, {"status": "ok", "ready": False}
         error = ApiError(503, f"loading {self.loading}. Try again in some seconds.")
-        return error_status(path, 503), error_body(path, error)
+        return error_status(protocol_of(path), 503), error_body(path, error)
 
 
 class HttpServer(uvicorn.Server):
@@ -102,6 +102,7 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 self.startup_app,
                 http="httptools",
+                ws="none",  # otherwise each request for one is logged with what to install
                 lifespan="off",
                 log_config=None,
                 access_log=False,

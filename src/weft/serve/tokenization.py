@@ -21,14 +21,15 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from weft.serve.api_errors import ApiError
+from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt
 from weft.serve.openai_chat import ChatMessage, message_of
-from weft.serve.responses import JsonResponse, error_responses
+from weft.serve.responses import JsonResponse
 from weft.serve.served_model import ServedModel
 
-router = APIRouter(tags=["tokens"])
+router = APIRouter(tags=["tokens"], route_class=ApiRoute)
 
 
 class TokenizeBody(Body):
@@ -96,7 +97,7 @@ class DetokenizeResult(BaseModel):
     """The same."""
 
 
-@router.post("/tokenize", response_model=TokenizeResult, responses=error_responses(404, 415))
+@router.post("/tokenize", response_model=TokenizeResult)
 async def tokenize(body: TokenizeBody, call: CallOf) -> Response:
     """The tokens of a text or a conversation."""
     served = call.open(body, body.model)
@@ -104,7 +105,7 @@ async def tokenize(body: TokenizeBody, call: CallOf) -> Response:
     return await asyncio.to_thread(tokenize_response, call, served, body)
 
 
-@router.post("/detokenize", response_model=DetokenizeResult, responses=error_responses(404, 415))
+@router.post("/detokenize", response_model=DetokenizeResult)
 async def detokenize(body: DetokenizeBody, call: CallOf) -> Response:
     """The text of tokens."""
     served = call.open(body, body.model)
