@@ -10,7 +10,8 @@ checkpoints         mutated checkpoint files: loaded, or refused in one sentence
 checkpoint_bases    the files that are mutated
 checkpoint_edits    the mutations
 malformed_http      malformed HTTP requests over raw sockets: no 5xx, and nothing in the log
-http_edits          the mutations of requests
+http_requests       the requests that are mutated
+http_edits          the mutations
 
 A new campaign is a function `run_case(seed)` and an entry of the table.
 """

@@ -4,7 +4,7 @@
     case.parts          what the client sends; the server gets the parts one by one
     case.is_whole       whether the server must answer without the end of the connection
 
-The valid requests are those of tests/clients/bodies, and some for routes that no client there uses.
+The valid requests are those of http_requests.py.
 """
 
 from __future__ import annotations
@@ -14,42 +14,9 @@ import random
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from fastapi.routing import APIRoute
-
-from weft.serve.bodies import Body
-from weft.serve.protocols import PROTOCOLS
-
-BODIES = Path(__file__).parents[1] / "clients" / "bodies"
-MODEL, TRANSLATOR, ENCODER = "scripted", "translator", "encoder"
-LONG_TEXT = 30
-"""Texts in bodies are cut to this many characters in most cases: long prompts take long."""
-MAX_BODY = 200_000
-"""Of the server; some cases send more."""
-
-MORE_REQUESTS: list[tuple[str, str, Any]] = [
-    ("POST", "/translate", {"q": ["a cat", "b"], "source": "en", "target": "de"}),
-    ("POST", "/translate", {"q": "a", "source": "auto", "target": "de", "alternatives": 2}),
-    ("POST", "/tokenize", {"model": MODEL, "content": "a", "with_pieces": True}),
-    ("POST", "/tokenize", {"model": MODEL, "messages": [{"role": "user", "content": "a"}]}),
-    ("POST", "/detokenize", {"model": MODEL, "tokens": [5, 6, 7]}),
-    ("POST", "/v1/score", {"model": ENCODER, "text_1": "a cat", "text_2": ["a", "b"]}),
-    ("POST", "/v1/embeddings", {"model": ENCODER, "input": [[5, 6], [7]], "dimensions": 3}),
-    ("POST", "/v1/attention", {"id": "cmpl-1", "position": 2, "layer": 0}),
-    ("POST", "/v1/responses/input_tokens", {"model": MODEL, "input": "a"}),
-    ("POST", "/v1/completions", {"model": MODEL, "prompt": [5, 6], "n": 2, "logprobs": 2}),
-    ("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "use_beam_search": True}),
-    ("POST", "/api/generate", {"model": TRANSLATOR, "prompt": "a cat", "stream": True}),
-    ("GET", "/v1/responses/resp_1/input_items?limit=2", None),
-    ("DELETE", "/v1/responses/resp_1", None),
-    ("GET", "/languages", None),
-    ("GET", "/metrics", None),
-    ("GET", "/openapi.json", None),
-    ("GET", "/server_info", None),
-]
+from tests.soak.http_requests import LONG_TEXT, MAX_BODY, field_names, valid_requests
 
 
 class Raw(str):
@@ -143,31 +110,6 @@ class HttpCase:
     parts: tuple[bytes, ...]
     is_whole: bool
     """The server must answer and close; otherwise the client closes its side at the end."""
-
-
-@cache
-def valid_requests() -> tuple[tuple[str, str, Any], ...]:
-    """Method, path and body of the requests that are edited."""
-    recorded = [
-        (one.get("method", "POST"), one["path"], one.get("body"))
-        for path in sorted(BODIES.glob("*.json"))
-        for one in json.loads(path.read_text())["requests"]
-    ]
-    return (*recorded, *MORE_REQUESTS)
-
-
-@cache
-def field_names() -> tuple[str, ...]:
-    """Fields of all bodies of the server."""
-    routes = [route for router in PROTOCOLS.values() for route in router.routes]
-    kinds = [
-        one.field_info.annotation
-        for route in routes
-        if isinstance(route, APIRoute)
-        for one in route.dependant.body_params
-    ]
-    bodies = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Body)]
-    return tuple(sorted({name for body in bodies for name in body.model_fields}))
 
 
 def random_case(rng: random.Random) -> HttpCase:

@@ -22,7 +22,8 @@ from tests.clients.speaker import answer
 from tests.engine.tiny import tiny
 from tests.serve.scripted import HERMES_TEMPLATE, follow_script, scripted_checkpoint
 from tests.serve.server import RunningServer, make_service, running
-from tests.soak.http_edits import ENCODER, MAX_BODY, MODEL, TRANSLATOR, HttpCase, random_case
+from tests.soak.http_edits import HttpCase, random_case
+from tests.soak.http_requests import ENCODER, MAX_BODY, MODEL, TRANSLATOR
 from weft.serve.context import Service
 from weft.serve.limits import Limits
 
@@ -62,6 +63,11 @@ class LoggedErrors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or record.exc_info:
             self.texts.append(self.format(record))
+
+    def take(self) -> str:
+        """What was collected since the last call."""
+        texts, self.texts = self.texts, []
+        return "\n".join(texts)
 
 
 class MalformedServer:
@@ -108,9 +114,10 @@ def check_case(server: MalformedServer, case: HttpCase) -> None:
     data = exchange(server.address, case)
     statuses = [int(one) for one in STATUS.findall(data)]
     wrong = [status for status in statuses if status >= 500]
-    assert not wrong, f"status {wrong[0]}: {data[:1000]!r} {server.log.texts[:1]}"
+    logged = server.log.take()
+    assert not wrong, f"status {wrong[0]}: {data[:1000]!r} {logged[-3000:]}"
     assert statuses or not case.is_whole, f"no answer to a complete request: {data[:200]!r}"
-    assert not server.log.texts, f"logged: {server.log.texts[0][-3000:]}"
+    assert not logged, f"logged: {logged[-3000:]}"
 
 
 def exchange(address: tuple[str, int], case: HttpCase) -> bytes:

@@ -61,6 +61,11 @@ def api_error(error: Exception) -> ApiError | None:
     return None
 
 
+def server_fault(problem: str, request_id: str) -> ApiError:
+    """The answer to a fault of the server, which the log has under the id of the request."""
+    return ApiError(500, f"{problem} The request id is {request_id}.")
+
+
 def protocol_of(path: str) -> str:
     """The protocol whose error shape a path has."""
     if path.startswith("/v1/messages"):

@@ -29,7 +29,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from weft import __version__
 from weft.core.errors import WeftError
 from weft.serve.access import check_access, is_open, is_preflight
-from weft.serve.api_errors import ApiError, api_error, error_body, error_status, protocol_of
+from weft.serve.api_errors import (
+    ApiError,
+    api_error,
+    error_body,
+    error_status,
+    protocol_of,
+    server_fault,
+)
 from weft.serve.api_keys import ANYONE
 from weft.serve.bodies import validation_message
 from weft.serve.context import HttpCall, RequestRecord, Service
@@ -147,10 +154,7 @@ class CallMiddleware:
         known = error_of(error)
         if known is None:
             log.error("request=%s route=%s state=failed", record.id, path, exc_info=error)
-            known = ApiError(
-                500,
-                f"the server failed with {type(error).__name__}. The request id is {record.id}.",
-            )
+            known = server_fault(f"the server failed with {type(error).__name__}.", record.id)
         record.failed(known)
         if sender.has_started:  # too late for a status: the connection is closed
             return

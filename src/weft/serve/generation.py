@@ -22,7 +22,7 @@ from weft.engine.detokenizer import FinishReason
 from weft.engine.engine_state import PreparedRequest
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.request import GenerationRequest, RequestOutput
-from weft.serve.api_errors import ApiError
+from weft.serve.api_errors import server_fault
 from weft.serve.context import HttpCall
 from weft.serve.output_parser import (
     Delta,
@@ -182,7 +182,7 @@ class Generation:
     def events_of(self, output: RequestOutput) -> list[ChoiceEvent]:
         """The events of one engine output."""
         if output.error is not None:
-            raise ApiError(500, output.error)
+            raise server_fault(output.error, self.call.id)
         place = self.positions[output.request_id]
         request = self.requests[place]
         self.count_cached()

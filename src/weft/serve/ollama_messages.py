@@ -46,8 +46,11 @@ def openai_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     kept.setdefault("content", "")
     if message.get("tool_name"):
         kept["name"] = message["tool_name"]
-    if message.get("tool_calls"):
-        kept["tool_calls"] = [openai_call(call, where) for call in message["tool_calls"]]
+    calls = message.get("tool_calls")
+    if calls and not isinstance(calls, list):
+        raise ApiError(400, f"{where}.tool_calls is {shown(calls)}: it must be a list.", where)
+    if calls:
+        kept["tool_calls"] = [openai_call(call, where) for call in calls]
     return kept
 
 

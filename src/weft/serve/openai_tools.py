@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.core.errors import shown
 from weft.serve.api_errors import ApiError
 from weft.serve.bodies import Body
 from weft.serve.context import HttpCall
@@ -80,7 +81,7 @@ def function_tool(tool: Mapping[str, Any], call: HttpCall) -> dict[str, Any] | N
         inner = {key: value for key, value in tool.items() if key != "type"}  # that of responses
         return {"type": "function", "function": inner}
     if kind == "custom":
-        custom = tool.get("custom", tool)
+        custom = mapping_in(tool, "custom")
         function = {"name": custom.get("name"), "parameters": CUSTOM_PARAMETERS}
         if custom.get("description"):
             function["description"] = custom["description"]
@@ -89,18 +90,31 @@ def function_tool(tool: Mapping[str, Any], call: HttpCall) -> dict[str, Any] | N
     return None
 
 
-def function_name(tool: Mapping[str, Any]) -> Any:
-    function = tool.get("function")
-    return function.get("name") if isinstance(function, Mapping) else None
+def function_name(tool: Mapping[str, Any]) -> str | None:
+    """The name in a definition or a choice; None if it has none that is text."""
+    name = mapping_in(tool, "function").get("name")
+    return name if isinstance(name, str) else None
 
 
-def allowed_names(choice: Any) -> set[Any] | None:
+def allowed_names(choice: Any) -> set[str] | None:
     """The names in a tool_choice of type allowed_tools; None: it is another one."""
     if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
         return None
-    inner = choice.get("allowed_tools", choice)
-    tools = inner.get("tools", ()) if isinstance(inner, Mapping) else ()
-    return {function_name(one) or one.get("name") for one in tools if isinstance(one, Mapping)}
+    tools = mapping_in(choice, "allowed_tools").get("tools")
+    if not isinstance(tools, list):
+        raise ApiError(
+            400,
+            f"tool_choice.tools is {shown(tools)}: allowed_tools has a list of them.",
+            "tool_choice",
+        )
+    names = (function_name(one) for one in tools if isinstance(one, Mapping))
+    return {name for name in names if name is not None}
+
+
+def mapping_in(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object under a key; the value itself if there is none, as some clients send it."""
+    inner = value.get(key)
+    return inner if isinstance(inner, Mapping) else value
 
 
 def tool_choice_of(body: ToolFields, tools: Sequence[Mapping[str, Any]]) -> str:
@@ -117,10 +131,9 @@ def tool_choice_of(body: ToolFields, tools: Sequence[Mapping[str, Any]]) -> str:
             )
         return choice
     if choice.get("type") == "allowed_tools":
-        inner = choice.get("allowed_tools", choice)
-        return "required" if inner.get("mode") == "required" else "auto"
-    inner = choice.get("function") or choice.get("custom") or choice
-    name = inner.get("name") if isinstance(inner, Mapping) else None
+        mode = mapping_in(choice, "allowed_tools").get("mode")
+        return "required" if mode == "required" else "auto"
+    name = mapping_in(mapping_in(choice, "custom"), "function").get("name")
     if not isinstance(name, str):
         raise ApiError(
             400, "tool_choice is an object without the name of a function.", "tool_choice"

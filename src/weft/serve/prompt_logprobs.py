@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.engine.logprobs import TokenLogprob
-from weft.serve.api_errors import ApiError
+from weft.serve.api_errors import ApiError, server_fault
 from weft.serve.generation import Generation
 from weft.serve.openai_fields import token_text
 from weft.serve.served_model import ServedModel
@@ -45,7 +45,7 @@ async def score_prompts(generation: Generation, num_top: int) -> list[PromptLogp
             async with asyncio.timeout_at(call.deadline):
                 async for output in stream:
                     if output.error is not None:
-                        raise ApiError(500, output.error)
+                        raise server_fault(output.error, call.id)
                     scored[by_id[output.request_id]][1:] = output.logprobs
         except TimeoutError:
             raise call.timed_out() from None

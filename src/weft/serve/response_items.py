@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.core.errors import shown
 from weft.serve.api_errors import ApiError
 from weft.serve.conversation import content_text
 from weft.serve.openai_tools import flat_name
@@ -79,14 +80,17 @@ def referenced(item: Mapping[str, Any], known: Mapping[str, Item], where: str) -
 def full_item(item: Mapping[str, Any], where: str) -> Item:
     """One item with id, type and checked content."""
     kind = item.get("type") or "message"
-    if kind not in ID_PREFIXES:
+    if not isinstance(kind, str) or kind not in ID_PREFIXES:
         raise ApiError(
             400,
             f"{where} is of type {kind!r}: it must be one of {', '.join(ID_PREFIXES)} or "
             "item_reference. Leave it out.",
             where,
         )
-    head = {"id": item.get("id") or new_id(kind), "type": kind}
+    name = item.get("id") or new_id(kind)
+    if not isinstance(name, str):
+        raise ApiError(400, f"{where}.id is {shown(name)}: it must be text. Leave it out.", where)
+    head = {"id": name, "type": kind}
     if kind == "message":
         return {**head, **message_fields(item, where)}
     if kind == "reasoning":

@@ -21,7 +21,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from weft.serve.api_errors import ApiError, api_error
+from weft.serve.api_errors import ApiError, api_error, server_fault
 from weft.serve.context import HttpCall
 
 log = logging.getLogger(__name__)
@@ -61,9 +61,18 @@ async def until_gone(call: HttpCall, work: Awaitable[T]) -> T:
         raise ClientGoneError
     finally:
         for one in (task, gone):
-            one.cancel()
-            with suppress(BaseException):
-                await one
+            await cancel(one)
+
+
+async def cancel(task: asyncio.Future[Any]) -> None:
+    """End a task. One that has failed is not awaited again: that would replace the traceback of its
+    exception, which is on its way to the log."""
+    if not task.done():
+        task.cancel()
+        with suppress(BaseException):
+            await task
+    elif not task.cancelled():
+        task.exception()  # asyncio logs one that nobody has asked for
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
@@ -92,9 +101,7 @@ async def event_stream(
 
 async def close(task: asyncio.Task[bytes], chunks: AsyncIterator[bytes]) -> None:
     """End an iterator that may be waiting for its next chunk."""
-    task.cancel()
-    with suppress(BaseException):
-        await task
+    await cancel(task)
     if hasattr(chunks, "aclose"):
         with suppress(Exception):
             await chunks.aclose()
@@ -126,9 +133,7 @@ class ChunkResponse(Response):
                 self.call.record.disconnected()
         finally:
             for task in (sender, gone):
-                task.cancel()
-                with suppress(BaseException):
-                    await task
+                await cancel(task)
             await close(self.next, self.chunks)
 
     async def send_all(self, send: Send) -> None:
@@ -163,6 +168,6 @@ class ChunkResponse(Response):
         known = api_error(problem)
         if known is None:
             log.error("request=%s state=failed", self.call.id, exc_info=problem)
-            known = ApiError(500, f"the server failed: {type(problem).__name__}.")
+            known = server_fault(f"the server failed with {type(problem).__name__}.", self.call.id)
         self.call.record.failed(known)
         return known

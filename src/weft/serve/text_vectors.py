@@ -23,7 +23,7 @@ from weft.engine.async_engine import OutputStream
 from weft.engine.engine_state import PreparedRequest
 from weft.engine.pooling import Pool, find_pooling, max_embedded_len, nonempty, pool_vectors
 from weft.engine.request import RequestOutput
-from weft.serve.api_errors import ApiError
+from weft.serve.api_errors import ApiError, server_fault
 from weft.serve.context import HttpCall
 from weft.serve.generation import Usage
 from weft.serve.served_model import ServedModel
@@ -133,7 +133,7 @@ async def read_vectors(call: HttpCall, stream: OutputStream, array_BD: NDArray[n
         async with asyncio.timeout_at(call.deadline):
             async for output in stream:
                 if output.vectors_TD is None:
-                    raise ApiError(500, output.error or "a text was not embedded.")
+                    raise server_fault(output.error or "a text was not embedded.", call.id)
                 array_BD[rows[output.request_id]] = output.vectors_TD[0].numpy()
     except TimeoutError:
         raise call.timed_out() from None
