@@ -157,7 +157,8 @@ def text_options(
         values["logprobs"] = logprobs
     beam = None
     if body.use_beam_search:
-        beam = BeamConfig(best_of or n, body.length_penalty or 1.0, n)
+        penalty = 1.0 if body.length_penalty is None else body.length_penalty
+        beam = BeamConfig(best_of or n, penalty, n)
     return TextOptions(
         max_tokens=max_tokens,
         n=1 if beam else n,

@@ -28,7 +28,7 @@ from weft.serve.bodies import NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt, start_chat
 from weft.serve.generation import Generation
-from weft.serve.openai_fields import SamplingBody, text_options
+from weft.serve.openai_fields import SamplingBody, StreamOptions, text_options
 from weft.serve.openai_tools import ToolFields, chat_tools, tool_choice_of
 from weft.serve.response_events import Event, OutputItems, response_usage
 from weft.serve.response_items import input_items, messages_of
@@ -137,6 +137,9 @@ class ResponseBody(ResponseInput, SamplingBody):
     web_search_options: Annotated[Any, rejected("there is no web search. Leave it out.")] = None
     n: Annotated[Any, rejected("a response has one text. Send several requests.")] = None
     use_beam_search: Annotated[Any, rejected("use /v1/completions.")] = None
+    length_penalty: Annotated[Any, rejected("it is for beam search. Use /v1/completions.")] = None
+    stream_options: NoEffect[StreamOptions] = None
+    """Accepted; the last event always has the token counts."""
 
 
 class ItemQuery(BaseModel):

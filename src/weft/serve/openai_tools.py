@@ -119,7 +119,7 @@ def mapping_in(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def tool_choice_of(body: ToolFields, tools: Sequence[Mapping[str, Any]]) -> str:
     """auto, none, required, or the name of a function."""
-    choice = body.tool_choice if body.tool_choice is not None else body.function_call
+    choice = body.tool_choice if body.tool_choice is not None else body.function_call or None
     if choice is None:
         return "auto"
     if isinstance(choice, str):
