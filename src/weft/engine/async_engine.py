@@ -140,7 +140,8 @@ class AsyncEngine:
         active. May be called in any thread and at any time, as by the garbage collector."""
         if self.is_usable:
             self.commands.append(partial(AsyncEngine.remove, request_id=request_id))
-            self.engine_thread.wake()
+            if self.is_threaded:
+                self.engine_thread.wake()
 
     def call(self, function: Callable[[Engine], T]) -> Future[T]:
         """Run a function with the engine between two steps."""
@@ -177,9 +178,10 @@ class AsyncEngine:
         self.check_usable()
         self.num_threads = torch.get_num_threads()
         self.commands.append(command)
-        self.engine_thread.wake()
-        if self.is_threaded and self.thread is None:
-            self.engine_thread.start()
+        if self.is_threaded:
+            self.engine_thread.wake()
+            if self.thread is None:
+                self.engine_thread.start()
         if not self.is_usable:  # the thread may have ended in between
             self.run_commands()
 
