@@ -138,7 +138,7 @@ class EngineThread:
         }
         if not busy:
             return False
-        member, engine = busy[self.turns.choose(list(busy))]
+        member, engine = busy[self.turns.choose([*busy])]
         self.run_timed(member, engine, lambda: engine.run_step(len(busy) > 1))
         return True
 

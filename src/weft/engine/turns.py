@@ -44,13 +44,17 @@ class Turns:
         """The next one among those that have work; among equal ones, that which has waited for the
         most turns."""
         self.active, self.number = active, self.number + 1
+        chosen = active[0]
         for share in active:
-            share.seconds = max(share.seconds, self.reached)
-        chosen = min(active, key=lambda share: (share.seconds, share.last_turn))
+            if share.seconds < self.reached:
+                share.seconds = self.reached
+            if (share.seconds, share.last_turn) < (chosen.seconds, chosen.last_turn):
+                chosen = share
         chosen.last_turn = self.number
         return chosen
 
     def charge(self, share: TimeShare, seconds: float) -> None:
         """An engine has used the thread for so long."""
         share.seconds += max(seconds, MIN_SECONDS)
-        self.reached = max(self.reached, min((one.seconds for one in self.active), default=0.0))
+        if self.active:
+            self.reached = max(self.reached, min([one.seconds for one in self.active]))
