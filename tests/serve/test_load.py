@@ -7,12 +7,16 @@ import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.engine.tiny import tiny_folder
+from tests.serve.process import ServeProcess
 from tests.serve.server import RunningServer, make_service, running
+from weft.serve.limits import Limits
 
 NUM_CLIENTS = 64
 REQUESTS_PER_CLIENT = 2
@@ -75,7 +79,7 @@ async def ask_all(url: str, cases: Sequence[LoadCase], num_clients: int) -> list
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    with running(make_service()) as one:
+    with running(make_service(limits=Limits(max_queue_seconds=1e9))) as one:
         yield one
 
 
@@ -94,9 +98,41 @@ def test_64_clients_get_what_each_gets_alone(server: RunningServer) -> None:
     server.wait_idle()
 
 
-def test_a_client_that_does_not_read_does_not_delay_others(server: RunningServer) -> None:
-    body = {**make_cases(1, 1)[0].body, "max_tokens": 15}
-    with server.client.stream("POST", "/v1/completions", json={**body, "stream": True}):
-        for _ in range(5):
-            assert server.post("/v1/completions", body).status_code == 200
-    server.wait_idle()
+NUM_LONG = 16
+UNLIMITED = httpx.Limits(max_connections=None)
+LONG_BODY = {**make_cases(1, 1)[0].body, "model": "long", "max_tokens": 150, "temperature": 0}
+
+
+async def ask_until_stopped(server: ServeProcess, bodies: Sequence[Any]) -> tuple[list[Any], int]:
+    """Send all bodies; SIGTERM once the server has accepted some of them. Returns the answers, an
+    exception for a connection that was refused, and how many had been accepted."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=UNLIMITED) as client:
+        posts = [asyncio.create_task(client.post("/v1/completions", json=body)) for body in bodies]
+        num_accepted = 0
+        while num_accepted < len(bodies) // 2:
+            (load,) = (await client.get("/v1/loads")).json()["loads"]
+            num_accepted = load["num_total_reqs"]
+        server.stop()
+        return await asyncio.gather(*posts, return_exceptions=True), num_accepted
+
+
+def test_sigterm_under_load_completes_what_was_accepted(tmp_path: Path) -> None:
+    """Whole and streamed. What arrives after the signal is refused with 503, or not answered."""
+    folder = tiny_folder(tmp_path / "long", "decoder", max_len=400)
+    bodies = [{**LONG_BODY, "seed": i, "stream": i % 2 == 1} for i in range(NUM_LONG)]
+    with ServeProcess(folder, "--cache", "0.05") as server:
+        server.wait_ready()
+        expected = server.client.post("/v1/completions", json=bodies[0]).json()["choices"]
+        answers, num_accepted = asyncio.run(ask_until_stopped(server, bodies))
+        assert server.exit_code() == 0, server.lines
+    completed = 0
+    for body, answer in zip(bodies, answers, strict=True):
+        if isinstance(answer, httpx.Response) and answer.status_code == 200:
+            completed += 1
+            is_whole = answer.text.endswith("data: [DONE]\n\n") or not body["stream"]
+            assert is_whole and (body["stream"] or answer.json()["choices"] == expected)
+        elif isinstance(answer, httpx.Response):
+            assert answer.status_code == 503, answer.text
+        else:
+            assert isinstance(answer, httpx.ConnectError), answer
+    assert completed >= num_accepted >= NUM_LONG // 2

@@ -213,7 +213,7 @@ def test_a_burst_at_a_server_without_work_is_told_nearly_the_right_time(
 
 def test_an_engine_has_work_although_nobody_returns(rate: float) -> None:
     server = SimulatedServer(Limits(max_queue_seconds=3.0), returns=False)
-    server.run(callers(2, 10 * rate, 30.0))
+    server.run(callers(2, 10 * rate, 15.0))
 
     assert server.busy_seconds >= 0.97 * server.time
     assert not server.limits.reservations

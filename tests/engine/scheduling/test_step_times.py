@@ -10,6 +10,7 @@ from weft.engine.scheduling.latency_budget import LatencyBudget
 from weft.engine.scheduling.plan import Appended
 from weft.engine.scheduling.sequence import Request
 from weft.engine.scheduling.step_times import (
+    DRAIN_STEPS,
     UNLIMITED,
     ChunkCost,
     MovingAverage,
@@ -259,3 +260,59 @@ def test_plans_are_short_while_another_engine_waits_for_its_turn():
     assert both.seconds == stream.seconds == pytest.approx(0.04)
     times.decode_steps[2] = MovingAverage(0.3, 3)  # decodes that take longer leave time for prompts
     assert LatencyBudget(config, times, 2, is_shared=True).seconds == pytest.approx(0.6)
+
+
+def test_the_rate_of_a_queue_is_by_the_clock_and_measured_while_requests_wait():
+    clock = FakeClock()
+    world = World("none", now=clock, max_running=1, token_budget=12)
+    assert (world.scheduler.load().drain_rate, world.scheduler.load().admission_rate) == (0, 0)
+    for number in range(6):
+        world.add(Request(f"r{number}", tuple(range(number, number + 12)), 1))
+    for _ in range(DRAIN_STEPS):
+        assert world.scheduler.load().drain_rate == 0.0, "a few steps may be slow"
+        timed_step(world, clock, 0.1)
+        clock.time += 0.02  # between two steps
+    timed_step(world, clock, 0.1)
+    load = world.scheduler.load()
+    assert load.drain_rate == pytest.approx(12 / 0.12)
+    assert load.admission_rate == pytest.approx(1 / 0.12)
+    timed_step(world, clock, 0.14)  # the last request: nothing waits after it
+    clock.time += 1000.0
+    world.add(Request("later", (1, 2, 3), 1))
+    timed_step(world, clock, 50.0)
+    assert world.scheduler.load().drain_rate == pytest.approx(4 * 12 / (3 * 0.12 + 0.14), rel=0.01)
+
+
+def test_a_queue_that_does_not_move_has_a_low_rate_and_not_none():
+    clock = FakeClock()
+    world = World("none", now=clock, max_running=1)
+    world.add(Request("long", (1, 2, 3), 60))
+    timed_step(world, clock, 0.1)
+    world.add(Request("waits", (4, 5, 6), 1))
+    for _ in range(11):
+        plan = world.scheduler.schedule()
+        clock.time += 1.0
+        appended = {chunk.sequence_id: Appended([7]) for chunk in plan.chunks}
+        world.scheduler.commit(plan, appended)
+    assert 0.05 < world.scheduler.load().drain_rate < 0.2
+
+
+def test_prefixes_that_were_cached_count_as_computed():
+    clock = FakeClock()
+    world = World(now=clock, max_running=1, num_pages=200)
+    for number in range(8):
+        world.add(Request(f"r{number}", (*range(12), 20 + number, 30 + number), 1))
+    while len(world.state.waiting) > 1:
+        timed_step(world, clock, 0.5)
+    assert world.scheduler.statistics.cached_tokens > 0
+    assert world.scheduler.load().drain_rate == pytest.approx(14 / 0.5, rel=0.01)
+
+
+def test_a_step_that_takes_long_once_does_not_set_the_rate_of_a_queue():
+    clock = FakeClock()
+    world = World("none", now=clock, max_running=1, token_budget=12)
+    for number in range(12):
+        world.add(Request(f"r{number}", tuple(range(number, number + 12)), 1))
+    for number in range(10):
+        timed_step(world, clock, 30.0 if number in (0, 1, 3) else 0.1)
+    assert 60 < world.scheduler.load().drain_rate < 120

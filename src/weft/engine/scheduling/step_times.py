@@ -29,6 +29,11 @@ from weft.engine.scheduling.plan import Chunk, Plan, mean_context
 
 MEMORY_SECONDS = 10.0
 """For rates, a step counts half after so many seconds of further steps of its kind."""
+DRAIN_STEPS = 4
+"""Steps after which the rates of a queue are known."""
+DRAIN_OUTLIER = 4.0
+"""For them, a step counts at most this many times the average: those that do something for the
+first time in a process take hundreds of times as long as others."""
 DRAIN_MEMORY_SECONDS = 20.0
 """The same for the rates of a queue: phases of prefills and decodes alternate for seconds."""
 SMOOTHING = 0.25
@@ -60,42 +65,6 @@ class Rate:
 
 
 @dataclass
-class DrainRate:
-    """How fast waiting prompts are computed: tokens and requests per second, by the clock on the
-    wall, while requests wait. Unlike the rate of prefills it includes decodes and the time between
-    two steps, and no step without a queue, whose few tokens cost many times as much."""
-
-    tokens: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
-    requests: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
-    ended_at: float | None = None
-    """End of the last step, if requests waited then."""
-
-    def add(self, num_tokens: int, num_requests: int, now: float, has_queue: bool) -> None:
-        """A step has ended. `num_tokens`: of prompts, sources and texts, computed or found in a
-        cache; `num_requests`: admitted."""
-        begin, self.ended_at = self.ended_at, now if has_queue else None
-        if begin is not None and now > begin:
-            self.tokens.add(num_tokens, now - begin)
-            self.requests.add(num_requests, now - begin)
-
-    @property
-    def token_rate(self) -> float:
-        """0.0: not measured yet."""
-        return upper_rate(self.tokens)
-
-    @property
-    def request_rate(self) -> float:
-        """0.0: not measured yet."""
-        return upper_rate(self.requests)
-
-
-def upper_rate(rate: Rate) -> float:
-    """A rate that is not 0 once it is measured: if nothing was computed in some seconds, the next
-    one may come now."""
-    return max(rate.per_second, 1 / rate.seconds) if rate.seconds else 0.0
-
-
-@dataclass
 class MovingAverage:
     """Seconds; of the first two values the smaller, as the first step of a process is slow."""
 
@@ -110,6 +79,48 @@ class MovingAverage:
             return
         seconds = min(seconds, OUTLIER * self.seconds)
         self.seconds += SMOOTHING * (seconds - self.seconds)
+
+
+@dataclass
+class DrainRate:
+    """How fast waiting prompts are computed: tokens and requests per second, by the clock on the
+    wall, while requests wait. Unlike the rate of prefills it includes decodes and the time between
+    two steps, and no step without a queue, whose few tokens cost many times as much."""
+
+    tokens: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
+    requests: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
+    ended_at: float | None = None
+    """End of the last step, if requests waited then."""
+    step: MovingAverage = field(default_factory=MovingAverage)
+    """From the end of a step to the end of the next."""
+
+    def add(self, num_tokens: int, num_requests: int, now: float, has_queue: bool) -> None:
+        """A step has ended. `num_tokens`: of prompts, sources and texts, computed or found in a
+        cache; `num_requests`: admitted."""
+        begin, self.ended_at = self.ended_at, now if has_queue else None
+        if begin is None or now <= begin:
+            return
+        self.step.add(now - begin)
+        if self.step.num > 1:
+            seconds = min(now - begin, DRAIN_OUTLIER * self.step.seconds)
+            self.tokens.add(num_tokens, seconds)
+            self.requests.add(num_requests, seconds)
+
+    @property
+    def token_rate(self) -> float:
+        """0.0: not measured yet."""
+        return self.upper_rate(self.tokens)
+
+    @property
+    def request_rate(self) -> float:
+        """0.0: not measured yet."""
+        return self.upper_rate(self.requests)
+
+    def upper_rate(self, rate: Rate) -> float:
+        """Not 0 once it is measured: if nothing was computed in some seconds, the next one may come
+        now."""
+        is_known = self.step.num >= DRAIN_STEPS and rate.seconds > 0.0
+        return max(rate.per_second, 1 / rate.seconds) if is_known else 0.0
 
 
 @dataclass
