@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -80,8 +81,8 @@ def is_at_rest(one: AsyncEngine) -> bool:
 
 
 @contextmanager
-def running(service: Service) -> Iterator[RunningServer]:
-    """Serve until the block ends."""
+def running(service: Service, send_buffer: int | None = None) -> Iterator[RunningServer]:
+    """Serve until the block ends. `send_buffer`: bytes of each connection in the kernel."""
     config = uvicorn.Config(
         create_app(service),
         "127.0.0.1",
@@ -94,6 +95,8 @@ def running(service: Service) -> Iterator[RunningServer]:
     )
     server = uvicorn.Server(config)
     sockets = [config.bind_socket()]
+    if send_buffer is not None:  # accepted connections inherit it
+        sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets)), daemon=True)
     thread.start()
     while not server.started:
