@@ -54,7 +54,7 @@ test-slow: test ## Run all tests; slow ones one at a time, as some need all core
 	$(BIN)/python -m pytest -q -m slow
 
 # make soak CAMPAIGN="checkpoints kills" COUNT=1000 SEED=3; a campaign continues where it stopped
-soak: setup ## Run the long random campaigns: scheduler, kills, checkpoints, requests
+soak: setup ## Run the long random campaigns: scheduler, kills, checkpoints, requests, memory
 	$(BIN)/python -m tests.soak $(CAMPAIGN) $(if $(COUNT),--count $(COUNT)) --seed $(or $(SEED),0)
 
 check: setup ## Check format, lint, types, import order and generated docs

@@ -6,6 +6,7 @@ child               the program of a child process
 scheduler           random scheduler steps with all invariants checked after each
 (tests/engine/mixed_requests.py: requests that are cancelled, dropped, interrupted and that fail)
 kills               a training run that SIGKILL ends at random times, and its resume
+memory              small requests to one `weft serve`, whose memory stays the same
 checkpoints         mutated checkpoint files: loaded, or refused in one sentence
 checkpoint_bases    the files that are mutated
 checkpoint_edits    the mutations

@@ -59,5 +59,8 @@ CAMPAIGNS: dict[str, Campaign] = {
     "kills": Campaign("tests.soak.kills", 100, "kills", batch=20, seconds=60),
     "checkpoints": Campaign("tests.soak.checkpoints", 100_000, batch=1000),
     "http": Campaign("tests.soak.malformed_http", 50_000, batch=2500, seconds=60),
+    "memory": Campaign(
+        "tests.soak.memory", 100_000, "requests", units_per_case=10_000, batch=10, seconds=300
+    ),
     "determinism": Campaign("tests.engine.determinism", 2_500, batch=125, seconds=60),
 }
