@@ -283,7 +283,8 @@ class ResponseWriter:
         items: list[Item],
     ) -> None:
         self.call, self.body, self.generation, self.input_items = call, body, generation, items
-        self.output = OutputItems(served, body.tools or (), LOGPROBS in (body.include or ()))
+        has_logprobs, visible = LOGPROBS in (body.include or ()), generation.requests[0].visible_ids
+        self.output = OutputItems(served, body.tools or (), has_logprobs, visible)
         self.id, self.created = f"resp_{secrets.token_hex(24)}", int(time.time())
         self.num_events = 0
 

@@ -13,9 +13,11 @@ streamed is built from the same events, so both have the same items.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from weft.engine.detokenizer import special_ids
 from weft.engine.logprobs import TokenLogprob
 from weft.serve.generation import ChoiceEvent, Usage
 from weft.serve.openai_fields import logprobs_json, token_text
@@ -36,8 +38,10 @@ class OutputItems:
         served: ServedModel,
         tools: Sequence[Mapping[str, Any]] = (),
         has_logprobs: bool = False,
+        visible_ids: Collection[int] = (),
     ) -> None:
-        """`tools`: those of the request."""
+        """`tools`: those of the request. `visible_ids`: special tokens that are part of the text
+        that was parsed."""
         self.served, self.has_logprobs = served, has_logprobs
         self.tool_names = tool_names(tools)
         self.items: list[Item] = []
@@ -47,7 +51,7 @@ class OutputItems:
         """False: the response was cut at its maximum length."""
         self.arguments = ""
         """Of the open call, as generated."""
-        self.logprobs = PendingLogprobs(served)
+        self.logprobs = PendingLogprobs(served, visible_ids)
 
     @property
     def item(self) -> Item:
@@ -144,6 +148,7 @@ class OutputItems:
         part = item["content"][0]
         done = self.event("reasoning_text.done", content_index=0, text=part["text"])
         if item["type"] == "message":
+            part["logprobs"] += logprobs_json(self.served, self.logprobs.take_all())
             fields = {"text": part["text"], "logprobs": part["logprobs"]}
             done = self.event("output_text.done", content_index=0, **fields)
         return [done, self.event("content_part.done", content_index=0, part=dict(part))]
@@ -195,27 +200,35 @@ class PendingLogprobs:
     """Log-probabilities of tokens whose text has not been returned yet: the parser holds text back
     that may be the beginning of a tag."""
 
-    def __init__(self, served: ServedModel) -> None:
+    def __init__(self, served: ServedModel, visible_ids: Collection[int]) -> None:
         self.served = served
+        self.hidden = special_ids(served.tokenizer).keys() - visible_ids
         self.entries: list[TokenLogprob] = []
 
     def take(self, text: str) -> Sequence[TokenLogprob]:
-        """The entries of a text. Those before it belong to tags and are dropped."""
+        """The entries of a text. Those before it belong to tags and are dropped; tokens without a
+        character of their own (parts of characters, hidden special tokens) belong to the next."""
         if not self.entries:
             return []
-        parts = token_text(self.served, [entry.id for entry in self.entries])
-        start = b"".join(parts).rfind(text.encode())
-        end = start + len(text.encode())
-        taken: list[TokenLogprob] = []
-        rest: list[TokenLogprob] = []
-        position = 0
-        for entry, part in zip(self.entries, parts, strict=True):
-            if position >= end and start >= 0:
-                rest.append(entry)
-            elif position + len(part) > start:
-                taken.append(entry)
-            position += len(part)
-        self.entries = rest
+        decoder, shown, ends = getincrementaldecoder("utf-8")("replace"), "", []
+        ids = [entry.id for entry in self.entries]
+        for token, part in zip(ids, token_text(self.served, ids), strict=True):
+            shown += "" if token in self.hidden else decoder.decode(part)
+            ends.append(len(shown))
+        start = shown.rfind(text)
+        if start < 0:  # the text ends within a character
+            return self.take_all()
+        starts = [0, *ends[:-1]]
+        first = next(place for place, end in enumerate(ends) if end > start)
+        while first and starts[first - 1] == ends[first - 1] >= start:
+            first -= 1
+        last = next(place for place, end in enumerate(ends) if end >= start + len(text)) + 1
+        taken, self.entries = self.entries[first:last], self.entries[last:]
+        return taken
+
+    def take_all(self) -> Sequence[TokenLogprob]:
+        """The entries that are left."""
+        taken, self.entries = self.entries, []
         return taken
 
 
