@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from weft import __version__
+from weft.sampling.params import SamplingParams
 from weft.serve.api_errors import ApiError
 from weft.serve.api_route import ApiRoute
 from weft.serve.context import CallOf, Service
@@ -118,10 +119,16 @@ def model_info(service: Service, name: str) -> dict[str, Any]:
         "max_model_len": served.max_len,
         "tool_format": type(served.tool_format).__name__,
         "can_chat": served.can_chat,
-        "defaults": served.defaults,
+        "defaults": effective_defaults(served),
         "generation_config": served.loaded.generation_config.to_dict(),
         "engine": served.loaded.engine_config.to_dict(),
     }
+
+
+def effective_defaults(served: ServedModel) -> dict[str, Any]:
+    """The sampling parameters of a request that sets none; its seed is random."""
+    values = SamplingParams.from_dict(served.defaults).to_dict()
+    return {name: value for name, value in values.items() if name not in ("seed", "logprobs")}
 
 
 @router.get("/version")

@@ -58,12 +58,13 @@ class ServedModel:
         languages: LanguagePair | None = None,
     ) -> None:
         """`tool_format`: a name in TOOL_FORMATS, None: found by the chat template. `defaults`:
-        sampling keywords for requests that leave them out. `max_len`: lower than the model's.
-        `languages`: codes of source and target, None: those of the checkpoint."""
+        sampling keywords for requests that leave them out; they come before the checkpoint's.
+        `max_len`: lower than the model's. `languages`: codes of source and target, None: those of
+        the checkpoint."""
         self.name, self.loaded = name, loaded
         self.max_len = checked_len(name, max_len, loaded.model.config.max_cached_len)
         """Prompt and new tokens together."""
-        self.defaults = dict(defaults or {})
+        self.defaults = {**loaded.generation_config.sampling, **(defaults or {})}
         self.languages = checked_languages(name, loaded, languages)
         """Codes of source and target of a translation model; None: not known."""
         self.created = int(time.time()) if created is None else created

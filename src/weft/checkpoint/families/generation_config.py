@@ -1,4 +1,5 @@
-"""`GenerationConfig`: token ids and pooling that a checkpoint defines apart from its weights.
+"""`GenerationConfig`: token ids, pooling and default sampling parameters that a checkpoint defines
+apart from its weights.
 
 Read from the keys of config.json and generation_config.json by which `transformers` generates.
 """
@@ -6,12 +7,15 @@ Read from the keys of config.json and generation_config.json by which `transform
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.core.errors import DataError, shown
+
+SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Keys of generation_config.json that have the same names in SamplingParams."""
 
 
 @dataclass(frozen=True)
@@ -31,26 +35,42 @@ class GenerationConfig:
     """mean, first or last: how the vectors of a text's tokens become one."""
     max_tokens: int | None = None
     """Texts to embed are truncated to this length; None: the model's max_len."""
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Sampling parameters that the server uses for requests that leave them out."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        """The values of a config.json. Without sampling parameters older versions can read it."""
+        values = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        return {name: value for name, value in values.items() if name != "sampling" or value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], path: Path | None = None) -> GenerationConfig:
         """The inverse of `to_dict`; a DataError for anything else. `path` is for messages."""
-        known = {field.name: field.default for field in fields(cls)}
+        known = {one.name: one.default for one in fields(cls)}
         if not isinstance(values, Mapping):
             raise DataError(f"use is {shown(values)}: it must be a table of names.", path)
         for name, value in values.items():
             if name not in known:
                 raise DataError(f"use has {shown(name)}: it has {', '.join(known)}.", path)
-            if not is_like_default(value, known[name]):
+            is_valid = is_sampling if name == "sampling" else is_like_default
+            if not is_valid(value, known[name]):
                 raise DataError(f"use.{name} is {shown(value)}. Copy the file again.", path)
         checked: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }
         return cls(**checked)
+
+
+def is_sampling(value: object, default: object) -> bool:
+    """Whether a value of a config.json has default sampling parameters."""
+    return isinstance(value, Mapping) and all(
+        name in SAMPLING_KEYS and is_number(one) for name, one in value.items()
+    )
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_like_default(value: object, default: object) -> bool:
@@ -69,8 +89,18 @@ def default_generation(hf: HFConfig) -> GenerationConfig:
 
 
 def decoder_generation(hf: HFConfig) -> GenerationConfig:
-    """A decoder: only the ids that end a text."""
-    return GenerationConfig(ends=tuple(read_ids(hf, "eos_token_id")))
+    """A decoder: the ids that end a text, and default sampling parameters."""
+    return GenerationConfig(
+        ends=tuple(read_ids(hf, "eos_token_id")),
+        sampling={key: read_number(hf, key) for key in SAMPLING_KEYS if hf.get(key) is not None},
+    )
+
+
+def read_number(hf: HFConfig, key: str) -> float:
+    value = hf.get(key)
+    if not is_number(value):
+        raise DataError(f"{key} is {shown(value)}: it must be a number. Correct it.", hf.path)
+    return value
 
 
 def encoder_decoder_generation(hf: HFConfig, banned: tuple[int, ...] = ()) -> GenerationConfig:

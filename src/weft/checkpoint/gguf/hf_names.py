@@ -20,6 +20,14 @@ from weft.models.config import ModelConfig
 
 MERGES = "tokenizer.ggml.merges"
 """Up to half a million strings that no setting depends on."""
+SAMPLING_KEYS = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""Keys of GGUF's general.sampling, and their names in a generation_config.json."""
 
 
 class HFTensorNames:
@@ -85,7 +93,17 @@ def read_config(header: GGUFHeader) -> tuple[dict[str, Any], HFTensorNames]:
     rules = [*architecture.legacy_rules(config), *architecture.rules(config)]
     stacks = architecture.stacks(config)
     names = HFTensorNames(header, rules, stacks, architecture.metadata_tensors)
-    return {**config, **read_special_ids(tokenizer_metadata(header))}, names
+    ids = read_special_ids(tokenizer_metadata(header))
+    return {**config, **ids, **read_sampling(header.metadata)}, names
+
+
+def read_sampling(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Default sampling parameters under the names of a generation_config.json."""
+    return {
+        name: metadata[f"general.sampling.{key}"]
+        for key, name in SAMPLING_KEYS.items()
+        if f"general.sampling.{key}" in metadata
+    }
 
 
 def tokenizer_metadata(header: GGUFHeader) -> dict[str, Any]:
