@@ -138,6 +138,8 @@ def test_the_log_has_one_line_per_request_without_text(record, caplog):
     with caplog.at_level(logging.INFO, "weft.serve.request"):
         log_request(record)
     assert caplog.messages[-1].endswith(r'error="not \"good\" = bad"')
+    record.status, record.error = 400, "stop is 'the king's secret', not 'text'. Change it."
+    assert record_fields(record)["error"] == "stop is '...'. Change it."
     line = json.loads(JsonFormatter().format(caplog.records[-1]))
     assert line["level"] == "info" and line["prompt_tokens"] == 7 and line["time"].endswith("Z")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ log = logging.getLogger("weft.serve.request")
 
 QUIET_ROUTES = ("/", "/health", "/ready", "/metrics", "/version", "/docs", "/favicon.ico")
 LOGGERS = ("weft", "uvicorn")
+WRONG_REQUEST = 400
+QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
 DIGITS = 4
 """Seconds are logged to a tenth of a millisecond."""
 
@@ -52,9 +55,15 @@ def record_fields(record: RequestRecord) -> dict[str, Any]:
         "total": seconds(record.total_seconds),
         "finish": record.finish_reason or None,
         "seed": record.seed,
-        "error": record.error or None,
+        "error": error_text(record) or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def error_text(record: RequestRecord) -> str:
+    """The message of an error. That of a wrong request quotes what was sent, which may be text of a
+    prompt: all from the first quotation mark to the last is left out."""
+    return QUOTED.sub(r"\1...\1", record.error) if record.status == WRONG_REQUEST else record.error
 
 
 def seconds(value: float | None) -> float | None:
