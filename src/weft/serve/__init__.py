@@ -13,6 +13,8 @@
     context         Service, HttpCall and RequestRecord: what routes know about a request
     api_route       the class of all routes: strict JSON, declared errors
     json_bodies     JSON that is read so strictly that it can be returned
+    schema_types    JSON schemas of fields, for /openapi.json
+    openapi         /openapi.json with the names and sizes of the served models
     bodies          request bodies: every field has a class, and unknown ones are rejected
     served_model    names -> loaded models with their engines
     cache_keeping   prefix caches <-> files, for --keep
@@ -50,11 +52,13 @@ protocol, whole and streamed:
     openai_embeddings   /v1/embeddings
     openai_models       /v1/models
     openai_responses    /v1/responses
+    openai_results      what OpenAI's routes return, for /openapi.json and tests
     response_items      items of a conversation, as /v1/responses has them -> messages
     response_events     choices -> output items of /v1/responses, and the events of a stream
     response_store      responses that later requests may continue
     anthropic_messages  /v1/messages and /v1/messages/count_tokens
     anthropic_events    choices -> Anthropic's messages, whole and streamed
+    anthropic_results   what Anthropic's routes return
     rerank              /v1/rerank and /v1/score: relevance of texts
     tokenization        /tokenize and /detokenize
     libretranslate      /translate and /languages
@@ -62,7 +66,9 @@ protocol, whole and streamed:
     ollama              Ollama's /api/chat and /api/generate
     ollama_embeddings   /api/embed, /api/embeddings
     ollama_models       /api/tags, /api/ps, /api/show, /api/version
+    ollama_results      what Ollama's routes return
     ollama_fields       fields that several of Ollama's routes have; options; thinking; times
     ollama_messages     messages and tool calls between Ollama's form and OpenAI's
+    operation_results   what the routes for operators return
     operations          /health, /ready, /metrics, /v1/loads, /server_info, /version, /docs, /
 """

@@ -14,17 +14,29 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from weft.engine.grammar import make_grammar
 from weft.serve.anthropic_events import PING, MessageFormat
+from weft.serve.anthropic_results import AssistantMessage, TokenCount
 from weft.serve.api_errors import ApiError
 from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body, LooseBody, NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt, part_text, start_chat
-from weft.serve.responses import JsonResponse
+from weft.serve.responses import JsonResponse, or_streamed
+from weft.serve.schema_types import (
+    ANTHROPIC_MESSAGE,
+    ANTHROPIC_TOOL,
+    STOP_LIST,
+    SYSTEM_BLOCKS,
+    ChatModelName,
+    described,
+    list_of,
+    replaced_by,
+    sampling_range,
+)
 from weft.serve.streaming import event_stream, until_gone
 from weft.serve.text_options import TextOptions
 
@@ -39,6 +51,8 @@ Blocks = str | list[dict[str, Any]]
 
 class AnthropicMessage(Body):
     """One message: a text or content blocks."""
+
+    model_config = ConfigDict(json_schema_extra=replaced_by(ANTHROPIC_MESSAGE))
 
     role: Literal["user", "assistant", "system"]
     content: Blocks
@@ -85,13 +99,13 @@ class OutputConfig(Body):
 class AnthropicPrompt(Body):
     """Fields that are part of the prompt, and those that accompany it."""
 
-    model: str
+    model: ChatModelName
     """Name of a served model."""
     messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
     """The conversation. If the assistant has the last message, it is continued."""
-    system: Blocks | None = None
+    system: Annotated[Blocks | None, described(SYSTEM_BLOCKS)] = None
     """System prompt: a text or text blocks."""
-    tools: list[AnthropicTool] | None = None
+    tools: Annotated[list[AnthropicTool] | None, described(list_of(ANTHROPIC_TOOL, 0))] = None
     """Functions that the model may call; hosted tools are dropped with a warning."""
     tool_choice: AnthropicToolChoice | None = None
     """auto, any, tool with a name, or none; disable_parallel_tool_use: at most one call."""
@@ -122,15 +136,15 @@ class MessagesBody(AnthropicPrompt):
     max_tokens: Annotated[int, Field(ge=0)]
     """Maximum number of new tokens, cut to the room that the prompt leaves. 0: the prompt is
     computed and cached, and the message is empty."""
-    stop_sequences: list[str] | None = None
+    stop_sequences: Annotated[list[str] | None, described(STOP_LIST)] = None
     """Up to 64 stop strings, which are not part of the text."""
     stream: bool | None = None
     """Send the message as it is generated."""
-    temperature: float | None = None
+    temperature: Annotated[float | None, sampling_range("temperature")] = None
     """Sampling temperature; 0: greedy."""
-    top_k: int | None = None
+    top_k: Annotated[int | None, sampling_range("top_k")] = None
     """Sample from the k most likely tokens; 0: all."""
-    top_p: float | None = None
+    top_p: Annotated[float | None, sampling_range("top_p")] = None
     """Nucleus sampling."""
     cache_salt: str | None = None
     """Requests with different salts share nothing in the prefix cache."""
@@ -158,7 +172,7 @@ class CountTokensBody(AnthropicPrompt):
     """The body of /v1/messages/count_tokens."""
 
 
-@router.post("")
+@router.post("", response_model=AssistantMessage, responses=or_streamed())
 async def create_message(body: MessagesBody, call: CallOf) -> Response:
     """The next message of a conversation."""
     served = call.open(body, body.model, "decoder")
@@ -173,7 +187,7 @@ async def create_message(body: MessagesBody, call: CallOf) -> Response:
     return JsonResponse(message, headers=call.response_headers)
 
 
-@router.post("/count_tokens")
+@router.post("/count_tokens", response_model=TokenCount)
 async def count_tokens(body: CountTokensBody, call: CallOf) -> Response:
     """The number of tokens of a prompt: input_tokens and cache_read_input_tokens together."""
     served = call.open(body, body.model, "decoder")

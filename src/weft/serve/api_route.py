@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.routing import APIRoute
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from weft.serve.api_errors import protocol_of
 from weft.serve.json_bodies import JsonRequest
@@ -38,8 +38,9 @@ class ApiRoute(APIRoute):
         if "POST" not in methods:
             statuses = tuple(one for one in statuses if one not in ONLY_WITH_BODY)
         more = options.pop("responses", None) or {}
-        responses = {**error_responses(*statuses, protocol=protocol), **more}
-        super().__init__(path, endpoint, responses=responses, **options)
+        is_text = options.get("response_class") is PlainTextResponse
+        errors = error_responses(*statuses, protocol=protocol, is_text=is_text)
+        super().__init__(path, endpoint, responses={**errors, **more}, **options)
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         handle = super().get_route_handler()

@@ -40,6 +40,7 @@ from weft.serve.api_errors import (
 from weft.serve.api_keys import ANYONE
 from weft.serve.bodies import validation_message
 from weft.serve.context import HttpCall, RequestRecord, Service
+from weft.serve.openapi import ServedSchema
 from weft.serve.protocols import PROTOCOLS
 from weft.serve.responses import JsonResponse
 from weft.serve.served_model import NotLoadedError
@@ -71,6 +72,8 @@ def create_app(
     app.add_exception_handler(RequestValidationError, reraise)
     app.add_exception_handler(HTTPException, reraise)
     app.add_middleware(CallMiddleware, service=service)
+    schema = ServedSchema(app, service)
+    app.openapi = schema  # type: ignore[method-assign]
     return app
 
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema
 
 from weft.core.registry import nearest
 from weft.serve.api_errors import ApiError
@@ -64,6 +65,22 @@ class Body(BaseModel):
 
     is_strict: ClassVar[bool] = True
     """Unknown fields are an error."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Without rejected fields; unknown ones are allowed where they are ignored."""
+        schema = handler(core_schema)
+        resolved = handler.resolve_ref_schema(schema)
+        for name, info in cls.model_fields.items():
+            if field_class(info).name == "rejected":
+                resolved["properties"].pop(info.alias or name, None)
+        if "properties" in resolved:  # fields that depend on each other are described elsewhere
+            resolved["additionalProperties"] = not cls.is_strict
+        else:
+            resolved.pop("additionalProperties", None)
+        return schema
 
     def unknown_fields(self) -> list[str]:
         return sorted(self.model_extra or {})

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema
 from starlette.responses import Response
 
 from weft.checkpoint.description import describe
@@ -38,6 +38,7 @@ from weft.serve.context import CallOf, HttpCall
 from weft.serve.generation import Choice, Generation, Submitted
 from weft.serve.json_bodies import read_json
 from weft.serve.responses import JsonResponse
+from weft.serve.schema_types import SourceLanguage, TargetLanguage, one_of
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import until_gone
 from weft.text.languages import language_name
@@ -54,11 +55,11 @@ class TranslateBody(LooseBody):
 
     q: str | list[str]
     """A text, or several."""
-    source: str
+    source: SourceLanguage
     """Code of its language; auto: the only one that is served."""
-    target: str
+    target: TargetLanguage
     """Code of the language to translate into."""
-    format: str = "text"
+    format: Annotated[str, WithJsonSchema(one_of("text"))] = "text"
     """text; html is not supported."""
     alternatives: Annotated[int, Field(ge=0, lt=MAX_BEAM)] = 0
     """Further translations of each text."""

@@ -39,16 +39,17 @@ from weft.serve.ollama_fields import (
     warn_ignored,
 )
 from weft.serve.ollama_messages import CompleteCalls, openai_messages
+from weft.serve.ollama_results import OllamaChatResult, OllamaGenerateResult
 from weft.serve.openai_fields import finish_name, logprobs_json
 from weft.serve.output_parser import ReasoningDelta, TextDelta
-from weft.serve.responses import JsonResponse
+from weft.serve.responses import JSON_LINES, JsonResponse, or_streamed
+from weft.serve.schema_types import OLLAMA_MESSAGE, TOOL, ChatModelName, described, list_of
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import event_stream, json_line, until_gone
 from weft.serve.text_options import TextOptions, make_request, sampling_params
 
 router = ollama_router()
 
-NDJSON = "application/x-ndjson"
 PING = b" "
 """White space before the next line: clients parse every line, so there is no empty one."""
 
@@ -56,10 +57,12 @@ PING = b" "
 class OllamaChatBody(OllamaTextBody):
     """The body of /api/chat."""
 
-    messages: list[dict[str, Any]] | None = None
+    model: ChatModelName
+    """Name of a served model, with or without `:latest`."""
+    messages: Annotated[list[dict[str, Any]] | None, described(list_of(OLLAMA_MESSAGE, 0))] = None
     """role, content, thinking, tool_calls, tool_name; empty: load the model. If the last one is the
     assistant's, it is continued."""
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]] | None, described(list_of(TOOL, 0))] = None
     """Functions that the model may call, as JSON schemas."""
 
 
@@ -81,7 +84,7 @@ class OllamaGenerateBody(OllamaTextBody):
     """Use /api/chat for a conversation."""
 
 
-@router.post("/chat")
+@router.post("/chat", response_model=OllamaChatResult, responses=or_streamed(JSON_LINES))
 async def ollama_chat(body: OllamaChatBody, call: CallOf) -> Response:
     """Answer a conversation."""
     served = call.open(body, body.model)
@@ -104,7 +107,7 @@ async def ollama_chat(body: OllamaChatBody, call: CallOf) -> Response:
     return await form.respond(await until_gone(call, start_chat(call, served, build)))
 
 
-@router.post("/generate")
+@router.post("/generate", response_model=OllamaGenerateResult, responses=or_streamed(JSON_LINES))
 async def ollama_generate(body: OllamaGenerateBody, call: CallOf) -> Response:
     """Answer, continue or translate a prompt."""
     served = call.open(body, body.model)
@@ -191,7 +194,7 @@ class OllamaFormat:
         self.submitted_at = time.perf_counter()
         if self.body.is_streamed:
             lines = self.lines(generation)
-            return await event_stream(self.call, lines, self.error_line, PING, NDJSON)
+            return await event_stream(self.call, lines, self.error_line, PING, JSON_LINES)
         [choice] = await until_gone(self.call, generation.collect())
         return JsonResponse(self.whole(generation, choice), headers=self.call.response_headers)
 

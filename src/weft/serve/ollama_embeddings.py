@@ -16,8 +16,10 @@ from starlette.responses import Response
 from weft.serve.bodies import NoEffect
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.ollama_fields import OllamaBody, OllamaOptions, nanoseconds, ollama_router
+from weft.serve.ollama_results import OllamaEmbeddingsResult, OllamaEmbedResult
 from weft.serve.openai_embeddings import check_dimensions
 from weft.serve.responses import JsonResponse
+from weft.serve.schema_types import DIMENSIONS
 from weft.serve.served_model import ServedModel
 from weft.serve.text_vectors import TextVectors, embed_inputs, normalized
 
@@ -31,7 +33,7 @@ class OllamaEmbedBody(OllamaBody):
     """A text, or several."""
     truncate: bool | None = None
     """false: a text that is too long is an error; default true."""
-    dimensions: Annotated[int | None, Field(ge=1)] = None
+    dimensions: Annotated[int | None, Field(ge=1), DIMENSIONS] = None
     """Numbers of a vector to keep; default: all."""
     options: NoEffect[OllamaOptions] = None
     """Vectors do not depend on options."""
@@ -46,7 +48,7 @@ class OllamaEmbeddingsBody(OllamaBody):
     """Vectors do not depend on options."""
 
 
-@router.post("/embed")
+@router.post("/embed", response_model=OllamaEmbedResult)
 async def ollama_embed(body: OllamaEmbedBody, call: CallOf) -> Response:
     """One vector per text."""
     served = call.open(body, body.model)
@@ -68,7 +70,7 @@ async def ollama_embed(body: OllamaEmbedBody, call: CallOf) -> Response:
     return JsonResponse(content)
 
 
-@router.post("/embeddings")
+@router.post("/embeddings", response_model=OllamaEmbeddingsResult)
 async def ollama_embeddings(body: OllamaEmbeddingsBody, call: CallOf) -> Response:
     """The vector of one text."""
     served = call.open(body, body.model)

@@ -24,6 +24,7 @@ from weft.serve.api_errors import ApiError
 from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import LooseBody, NoEffect, TemplateVariable, rejected
 from weft.serve.context import HttpCall
+from weft.serve.schema_types import OBJECT, STOP, ModelName, described, one_of, sampling_range
 from weft.serve.served_model import ServedModel
 from weft.serve.text_options import TextOptions
 
@@ -38,6 +39,7 @@ SAMPLING_OPTIONS = {
 }
 """Ollama's names -> fields of SamplingParams."""
 RANDOM_SEED = -1
+FORMAT = described({"anyOf": [one_of("json", ""), OBJECT]})
 TEXT_ONLY = "models here read text only. Leave it out."
 
 
@@ -65,23 +67,23 @@ class OllamaOptions(LooseBody):
 
     num_predict: int | None = None
     """Maximum number of new tokens; 0 or less: all that the context length leaves."""
-    temperature: float | None = None
+    temperature: Annotated[float | None, sampling_range("temperature")] = None
     """Sampling temperature; 0: greedy."""
-    top_k: int | None = None
+    top_k: Annotated[int | None, sampling_range("top_k", -1)] = None
     """Sample from the k most likely tokens; 0 or -1: all."""
-    top_p: float | None = None
+    top_p: Annotated[float | None, sampling_range("top_p")] = None
     """Nucleus sampling."""
-    min_p: float | None = None
+    min_p: Annotated[float | None, sampling_range("min_p")] = None
     """Minimum probability of a token, relative to the most likely one."""
-    repeat_penalty: float | None = None
+    repeat_penalty: Annotated[float | None, sampling_range("repetition_penalty")] = None
     """Above 1: tokens of the prompt and the output become less likely."""
-    presence_penalty: float | None = None
+    presence_penalty: Annotated[float | None, sampling_range("presence_penalty")] = None
     """Subtracted from the logits of tokens that occur in the output."""
-    frequency_penalty: float | None = None
+    frequency_penalty: Annotated[float | None, sampling_range("frequency_penalty")] = None
     """Subtracted from a token's logit once for each occurrence in the output."""
     seed: int | None = None
     """Seed of the random draws; -1: a random one."""
-    stop: str | list[str] | None = None
+    stop: Annotated[str | list[str] | None, STOP] = None
     """Stop strings, which are not part of the text."""
     num_ctx: NoEffect[int] = None
     """The context length is always the model's."""
@@ -99,7 +101,7 @@ class OllamaOptions(LooseBody):
 class OllamaBody(LooseBody):
     """Fields of all of Ollama's requests that name a model."""
 
-    model: str
+    model: ModelName
     """Name of a served model, with or without `:latest`."""
     options: OllamaOptions | None = None
     """Sampling parameters, num_predict and stop."""
@@ -112,7 +114,7 @@ class OllamaTextBody(OllamaBody):
 
     stream: bool | None = None
     """Send the text as it is generated; default true."""
-    format: Any = None
+    format: Annotated[Any, FORMAT] = None
     """"json" for a JSON object, or a JSON schema: the text is valid under it."""
     think: TemplateVariable[bool | str] = None
     """enable_thinking of the chat template; low, medium or high: reasoning_effort too."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 import torch
+from starlette.responses import Response
 
 from weft import __version__
 from weft.checkpoint.description import find_format
@@ -27,6 +28,14 @@ from weft.serve.api_errors import ApiError
 from weft.serve.bodies import LooseBody, NoEffect
 from weft.serve.context import CallOf, Service
 from weft.serve.ollama_fields import ollama_router, timestamp
+from weft.serve.ollama_results import (
+    OllamaModelList,
+    OllamaProcessList,
+    OllamaShowResult,
+    OllamaVersion,
+)
+from weft.serve.responses import JsonResponse
+from weft.serve.schema_types import ModelName
 from weft.serve.served_model import LATEST, ServedModel
 
 router = ollama_router()
@@ -49,7 +58,7 @@ LEVELS = {
 class OllamaShowBody(LooseBody):
     """The body of /api/show."""
 
-    model: str | None = None
+    model: ModelName | None = None
     """Name of a served model."""
     name: str | None = None
     """The older name of `model`."""
@@ -58,22 +67,22 @@ class OllamaShowBody(LooseBody):
 
 
 @router.head("/version", include_in_schema=False)
-@router.get("/version")
-def ollama_version() -> dict[str, str]:
+@router.get("/version", response_model=OllamaVersion)
+def ollama_version() -> Response:
     """The version of Ollama's API, and that of Weft."""
-    return {"version": OLLAMA_VERSION, "weft": __version__}
+    return JsonResponse({"version": OLLAMA_VERSION, "weft": __version__})
 
 
 @router.head("/tags", include_in_schema=False)
-@router.get("/tags")
-def ollama_tags(call: CallOf) -> dict[str, Any]:
+@router.get("/tags", response_model=OllamaModelList)
+def ollama_tags(call: CallOf) -> Response:
     """The models that requests may name, aliases included."""
     service = call.service
-    return {"models": [model_entry(service, name) for name in service.models.names]}
+    return JsonResponse({"models": [model_entry(service, name) for name in service.models.names]})
 
 
-@router.get("/ps")
-def ollama_ps(call: CallOf) -> dict[str, Any]:
+@router.get("/ps", response_model=OllamaProcessList)
+def ollama_ps(call: CallOf) -> Response:
     """The models that are loaded."""
     service = call.service
     entries = []
@@ -83,11 +92,11 @@ def ollama_ps(call: CallOf) -> dict[str, Any]:
         expires = timestamp(time.time() + FOREVER)
         more = {"expires_at": expires, "size_vram": 0, "context_length": served.max_len}
         entries.append({**entry, **more})
-    return {"models": entries}
+    return JsonResponse({"models": entries})
 
 
-@router.post("/show")
-def ollama_show(body: OllamaShowBody, call: CallOf) -> dict[str, Any]:
+@router.post("/show", response_model=OllamaShowResult)
+def ollama_show(body: OllamaShowBody, call: CallOf) -> Response:
     """What is known about one model."""
     name = body.model or body.name
     if not name:
@@ -95,7 +104,7 @@ def ollama_show(body: OllamaShowBody, call: CallOf) -> dict[str, Any]:
     served = call.open(body, name)
     parameters = "\n".join(f"{key:<30} {value}" for key, value in served.defaults.items())
     template = served.loaded.checkpoint.chat_template or ""
-    return {
+    content = {
         "modelfile": modelfile(served, template),
         "parameters": parameters,
         "template": template,
@@ -104,6 +113,7 @@ def ollama_show(body: OllamaShowBody, call: CallOf) -> dict[str, Any]:
         "capabilities": capabilities(served),
         "modified_at": timestamp(served.created),
     }
+    return JsonResponse(content)
 
 
 def tagged(name: str) -> str:

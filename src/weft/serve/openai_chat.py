@@ -31,6 +31,7 @@ from weft.serve.openai_fields import (
     text_options,
     usage_json,
 )
+from weft.serve.openai_results import ChatCompletion
 from weft.serve.openai_tools import ToolFields, chat_tools, tool_choice_of
 from weft.serve.output_parser import (
     Delta,
@@ -44,7 +45,8 @@ from weft.serve.prompt_logprobs import (
     prompt_logprobs_json,
     score_prompts,
 )
-from weft.serve.responses import JsonResponse
+from weft.serve.responses import JsonResponse, or_streamed
+from weft.serve.schema_types import CHAT_MESSAGE, ChatModelName, replaced_by
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import DONE, event_stream, sse, until_gone
 from weft.serve.text_options import TextOptions
@@ -55,7 +57,7 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=ApiRoute)
 class ChatMessage(BaseModel):
     """One message. Content is text, a list of text parts, or null with tool calls."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=replaced_by(CHAT_MESSAGE))
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Any] | None = None
@@ -90,7 +92,7 @@ class ResponseFormat(BaseModel):
 class ChatBody(SamplingBody, ToolFields):
     """The body of /v1/chat/completions."""
 
-    model: str
+    model: ChatModelName
     """Name of a served model."""
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     """The conversation."""
@@ -145,7 +147,7 @@ class ChatBody(SamplingBody, ToolFields):
     ] = None
 
 
-@router.post("/chat/completions")
+@router.post("/chat/completions", response_model=ChatCompletion, responses=or_streamed())
 async def create_chat_completion(body: ChatBody, call: CallOf) -> Response:
     """The next message of a conversation."""
     served = call.open(body, body.model, "decoder")

@@ -28,6 +28,7 @@ from weft.serve.openai_fields import (
     text_options,
     usage_json,
 )
+from weft.serve.openai_results import TextCompletion
 from weft.serve.output_parser import TextDelta
 from weft.serve.prompt_logprobs import (
     PromptLogprobs,
@@ -35,7 +36,8 @@ from weft.serve.prompt_logprobs import (
     prompt_logprobs_json,
     score_prompts,
 )
-from weft.serve.responses import JsonResponse
+from weft.serve.responses import JsonResponse, or_streamed
+from weft.serve.schema_types import DecoderName, TextsOrIds
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import DONE, event_stream, sse, until_gone
 from weft.serve.text_options import make_request
@@ -49,9 +51,9 @@ MAX_PROMPTS = 2048
 class CompletionBody(SamplingBody):
     """The body of /v1/completions."""
 
-    model: str
+    model: DecoderName
     """Name of a served model."""
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: TextsOrIds
     """A text, token ids, or a list of either."""
     max_tokens: Annotated[int | None, Field(ge=0)] = None
     """Maximum number of new tokens of each text; default 16. 0: only the prompt, with echo."""
@@ -69,7 +71,7 @@ class CompletionBody(SamplingBody):
     ] = None
 
 
-@router.post("/completions")
+@router.post("/completions", response_model=TextCompletion, responses=or_streamed())
 async def create_completion(body: CompletionBody, call: CallOf) -> Response:
     """Continue one or several prompts."""
     served = call.open(body, body.model, "decoder")

@@ -22,6 +22,7 @@ from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body, NoEffect
 from weft.serve.context import CallOf
 from weft.serve.responses import JsonResponse
+from weft.serve.schema_types import DIMENSIONS, ModelName, TextsOrIds
 from weft.serve.served_model import ServedModel
 from weft.serve.text_vectors import TextOrIds, TextVectors, embed_inputs, normalized
 
@@ -31,14 +32,14 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=ApiRoute)
 class EmbeddingBody(Body):
     """The body of /v1/embeddings."""
 
-    model: str
+    model: ModelName
     """Name of a served model."""
-    input: str | list[str] | list[int] | list[list[int]]
+    input: TextsOrIds
     """A text, token ids, or a list of either. Token ids are read as they are, without begin and
     end."""
     encoding_format: Literal["float", "base64"] | None = None
     """float: lists of numbers. base64: little-endian float32."""
-    dimensions: Annotated[int | None, Field(ge=1)] = None
+    dimensions: Annotated[int | None, Field(ge=1), DIMENSIONS] = None
     """Numbers of a vector to keep; default: all."""
     user: NoEffect[str] = None
     """Accepted; the API key tells who calls."""

@@ -21,6 +21,7 @@ from weft.sampling.params import SamplingParams
 from weft.serve.api_errors import ApiError
 from weft.serve.bodies import Body, NoEffect, rejected
 from weft.serve.generation import Usage
+from weft.serve.schema_types import LOGIT_BIAS, STOP, TokenIds, sampling_range
 from weft.serve.served_model import ServedModel
 from weft.serve.text_options import TextOptions
 
@@ -51,25 +52,25 @@ class StructuredOutputs(BaseModel):
 class SamplingBody(Body):
     """Fields that choose tokens."""
 
-    temperature: float | None = None
+    temperature: Annotated[float | None, sampling_range("temperature")] = None
     """Sampling temperature; 0: greedy."""
-    top_p: float | None = None
+    top_p: Annotated[float | None, sampling_range("top_p")] = None
     """Nucleus sampling."""
-    top_k: int | None = None
+    top_k: Annotated[int | None, sampling_range("top_k", -1)] = None
     """Sample from the k most likely tokens; 0 or -1: all."""
-    min_p: float | None = None
+    min_p: Annotated[float | None, sampling_range("min_p")] = None
     """Minimum probability of a token, relative to the most likely one."""
-    presence_penalty: float | None = None
+    presence_penalty: Annotated[float | None, sampling_range("presence_penalty")] = None
     """Subtracted from the logits of tokens that occur in the output."""
-    frequency_penalty: float | None = None
+    frequency_penalty: Annotated[float | None, sampling_range("frequency_penalty")] = None
     """Subtracted from a token's logit once for each occurrence in the output."""
-    repetition_penalty: float | None = None
+    repetition_penalty: Annotated[float | None, sampling_range("repetition_penalty")] = None
     """Above 1: tokens of the prompt and the output become less likely."""
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float] | None, LOGIT_BIAS] = None
     """Added to the logits of single tokens: {id: bias}."""
     seed: int | None = None
     """Seed of the random draws; without one a random seed is drawn."""
-    stop: Stop = None
+    stop: Annotated[Stop, STOP] = None
     """Up to 64 stop strings, which are not part of the text."""
     n: Annotated[int | None, Field(ge=1, le=MAX_N)] = None
     """Number of texts."""
@@ -81,7 +82,7 @@ class SamplingBody(Body):
     """Continue after an end token."""
     min_tokens: Annotated[int | None, Field(ge=0)] = None
     """Tokens before an end token may be chosen."""
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: TokenIds | None = None
     """Further end tokens."""
     include_stop_str_in_output: bool | None = None
     """Keep the stop string at the end of the text."""

@@ -29,11 +29,13 @@ from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt, start_chat
 from weft.serve.generation import Generation
 from weft.serve.openai_fields import SamplingBody, StreamOptions, text_options
+from weft.serve.openai_results import DeletedResponse, InputTokens, ItemList, ResponseObject
 from weft.serve.openai_tools import ToolFields, chat_tools, tool_choice_of
 from weft.serve.response_events import Event, OutputItems, response_usage
 from weft.serve.response_items import input_items, messages_of
 from weft.serve.response_store import Item, StoredResponse
-from weft.serve.responses import JsonResponse
+from weft.serve.responses import JsonResponse, or_streamed
+from weft.serve.schema_types import RESPONSE_INPUT, ChatModelName, ResponseId, described
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import event_stream, sse, until_gone
 from weft.serve.text_options import TextOptions
@@ -74,9 +76,9 @@ class ReasoningConfig(BaseModel):
 class ResponseInput(ToolFields):
     """Fields that make a prompt."""
 
-    model: str | None = None
+    model: ChatModelName | None = None
     """Name of a served model; without it, the only one."""
-    input: str | list[dict[str, Any]]
+    input: Annotated[str | list[dict[str, Any]], described(RESPONSE_INPUT, False)]
     """A text, or items: messages, reasoning, calls of functions and their outputs, references."""
     instructions: str | None = None
     """The system message."""
@@ -150,7 +152,7 @@ class ItemQuery(BaseModel):
     after: str | None = None
 
 
-@router.post("")
+@router.post("", response_model=ResponseObject, responses=or_streamed())
 async def create_response(body: ResponseBody, call: CallOf) -> Response:
     """The next items of a conversation."""
     served = call.open(body, body.model, "decoder")
@@ -169,7 +171,7 @@ async def create_response(body: ResponseBody, call: CallOf) -> Response:
     return JsonResponse(response, headers=call.response_headers)
 
 
-@router.post("/input_tokens")
+@router.post("/input_tokens", response_model=InputTokens)
 async def count_input_tokens(body: ResponseInput, call: CallOf) -> Response:
     """The number of tokens of a request."""
     served = call.open(body, body.model, "decoder")
@@ -182,25 +184,26 @@ async def count_input_tokens(body: ResponseInput, call: CallOf) -> Response:
     return JsonResponse(value, headers=call.response_headers)
 
 
-@router.get("/{response_id}")
-async def get_response(response_id: str, call: CallOf, stream: bool = False) -> dict[str, Any]:
+@router.get("/{response_id}", response_model=ResponseObject)
+async def get_response(response_id: ResponseId, call: CallOf, stream: bool = False) -> Response:
     """A stored response."""
     if stream:
         raise ApiError(400, "stream is true: events are not stored. Leave it out.", "stream")
-    return call.service.stored_responses.get(call.caller.name, response_id).response
+    stored = call.service.stored_responses.get(call.caller.name, response_id)
+    return JsonResponse(stored.response)
 
 
-@router.delete("/{response_id}")
-async def delete_response(response_id: str, call: CallOf) -> dict[str, Any]:
+@router.delete("/{response_id}", response_model=DeletedResponse)
+async def delete_response(response_id: ResponseId, call: CallOf) -> Response:
     """Forget a response. Responses that continue it keep its items."""
     call.service.stored_responses.delete(call.caller.name, response_id)
-    return {"id": response_id, "object": "response", "deleted": True}
+    return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
 
-@router.get("/{response_id}/input_items")
+@router.get("/{response_id}/input_items", response_model=ItemList)
 async def list_input_items(
-    response_id: str, call: CallOf, query: Annotated[ItemQuery, Query()]
-) -> dict[str, Any]:
+    response_id: ResponseId, call: CallOf, query: Annotated[ItemQuery, Query()]
+) -> Response:
     """The conversation before a response, newest item first unless the order is asc."""
     stored = call.service.stored_responses.get(call.caller.name, response_id)
     items = list(stored.input_items)
@@ -212,13 +215,14 @@ async def list_input_items(
             raise ApiError(400, f"after is {query.after[:80]!r}: there is no such item.", "after")
         items = items[ids.index(query.after) + 1 :]
     page = items[: query.limit]
-    return {
+    content = {
         "object": "list",
         "data": page,
         "first_id": page[0]["id"] if page else "",
         "last_id": page[-1]["id"] if page else "",
         "has_more": len(items) > len(page),
     }
+    return JsonResponse(content)
 
 
 def all_items(body: ResponseInput, call: HttpCall) -> list[Item]:

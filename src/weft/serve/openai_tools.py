@@ -9,12 +9,13 @@ and `function_call` are accepted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from weft.core.errors import shown
 from weft.serve.api_errors import ApiError
 from weft.serve.bodies import Body
 from weft.serve.context import HttpCall
+from weft.serve.schema_types import ANY_TOOL, FUNCTION, TOOL_CHOICE, described, list_of
 
 CUSTOM_PARAMETERS = {
     "type": "object",
@@ -27,15 +28,15 @@ CUSTOM_PARAMETERS = {
 class ToolFields(Body):
     """Fields about tools."""
 
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]] | None, described(list_of(ANY_TOOL, 0))] = None
     """Functions that the model may call."""
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Annotated[str | dict[str, Any] | None, TOOL_CHOICE] = None
     """none, auto, required, a function or custom tool by name, or allowed_tools."""
     parallel_tool_calls: bool | None = None
     """false: at most one call."""
-    functions: list[dict[str, Any]] | None = None
+    functions: Annotated[list[dict[str, Any]] | None, described(list_of(FUNCTION, 0))] = None
     """The older form of tools."""
-    function_call: str | dict[str, Any] | None = None
+    function_call: Annotated[str | dict[str, Any] | None, TOOL_CHOICE] = None
     """The older form of tool_choice."""
 
 

@@ -15,28 +15,30 @@ from weft.serve.api_errors import ApiError
 from weft.serve.api_route import ApiRoute
 from weft.serve.context import CallOf, Service
 from weft.serve.docs_page import docs_page
+from weft.serve.operation_results import Health, Readiness, ServerInfo, ServerLoad, WeftVersion
+from weft.serve.responses import JsonResponse, or_streamed
 from weft.serve.served_model import ServedModel
 from weft.serve.server_metrics import CONTENT_TYPE, load_of, page_usage
 
 router = APIRouter(tags=["operations"], route_class=ApiRoute)
 
 
-@router.get("/health")
-async def health(call: CallOf) -> dict[str, Any]:
+@router.get("/health", response_model=Health)
+async def health(call: CallOf) -> Response:
     """200 while the server can answer; 503 if an engine thread has died or is stuck."""
     problem = call.service.problem
     if problem is not None:
         raise ApiError(503, f"{problem}. Restart the server.")
-    return {"status": "ok", "ready": is_ready(call) is None}
+    return JsonResponse({"status": "ok", "ready": is_ready(call) is None})
 
 
-@router.get("/ready")
-async def ready(call: CallOf) -> dict[str, Any]:
+@router.get("/ready", response_model=Readiness)
+async def ready(call: CallOf) -> Response:
     """200 if requests are accepted; 503 with what is loading or draining."""
     reason = is_ready(call)
     if reason is not None:
         raise ApiError(503, reason, headers={"retry-after": "1"})
-    return {"status": "ready"}
+    return JsonResponse({"status": "ready"})
 
 
 def is_ready(call: CallOf) -> str | None:
@@ -49,20 +51,20 @@ def is_ready(call: CallOf) -> str | None:
     return service.problem
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE)
 
 
-@router.get("/v1/loads")
-async def loads(call: CallOf) -> dict[str, Any]:
+@router.get("/v1/loads", response_model=ServerLoad)
+async def loads(call: CallOf) -> Response:
     """The work of each model, in the fields that SGLang's gateway reads."""
     now = time.time()
     entries = [model_load(served, now) for served in call.service.models.models.values()]
     running = sum(one["num_running_reqs"] for one in entries)
     waiting = sum(one["num_waiting_reqs"] for one in entries)
-    return {
+    content = {
         "timestamp": now,
         "version": __version__,
         "dp_rank_count": 1,
@@ -74,6 +76,7 @@ async def loads(call: CallOf) -> dict[str, Any]:
             "avg_token_usage": sum(one["token_usage"] for one in entries) / max(1, len(entries)),
         },
     }
+    return JsonResponse(content)
 
 
 def model_load(served: ServedModel, now: float) -> dict[str, Any]:
@@ -96,17 +99,18 @@ def model_load(served: ServedModel, now: float) -> dict[str, Any]:
     }
 
 
-@router.get("/server_info")
-async def server_info(call: CallOf) -> dict[str, Any]:
+@router.get("/server_info", response_model=ServerInfo)
+async def server_info(call: CallOf) -> Response:
     """The settings in effect, and the defaults of each model. No keys."""
     service = call.service
-    return {
+    content = {
         "version": __version__,
         "uptime_seconds": round(time.time() - service.started_at, 1),
         "settings": service.config.to_dict(),
         "has_api_keys": bool(service.keys),
         "models": {name: model_info(service, name) for name in service.models.paths},
     }
+    return JsonResponse(content)
 
 
 def model_info(service: Service, name: str) -> dict[str, Any]:
@@ -131,10 +135,10 @@ def effective_defaults(served: ServedModel) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("seed", "logprobs")}
 
 
-@router.get("/version")
-async def version() -> dict[str, str]:
+@router.get("/version", response_model=WeftVersion)
+async def version() -> Response:
     """The version of Weft."""
-    return {"version": __version__}
+    return JsonResponse({"version": __version__})
 
 
 @router.get("/docs", include_in_schema=False)
@@ -144,7 +148,7 @@ async def docs(request: Request) -> Response:
 
 
 @router.head("/", include_in_schema=False)
-@router.get("/")
+@router.get("/", response_class=PlainTextResponse, responses=or_streamed("text/html"))
 async def index(request: Request) -> Response:
     """The web page for browsers; for others what Ollama's clients look for."""
     page = request.app.state.index

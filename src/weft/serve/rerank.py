@@ -27,10 +27,16 @@ from weft.serve.bodies import Body, NoEffect
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.openai_embeddings import EmbeddingUsage, read_usage
 from weft.serve.responses import JsonResponse
+from weft.serve.schema_types import TEXT, ModelName, described, fields, list_of
 from weft.serve.served_model import ServedModel
 from weft.serve.text_vectors import MAX_TEXTS, embed_inputs
 
 router = APIRouter(tags=["rerank"], route_class=ApiRoute)
+
+
+DOCUMENT = {"anyOf": [TEXT, fields("text", text=TEXT)]}
+DOCUMENTS = described(list_of(DOCUMENT, 1, MAX_TEXTS // 2), is_optional=False)
+TEXTS = described({"anyOf": [TEXT, list_of(TEXT, 1, MAX_TEXTS // 2)]}, is_optional=False)
 
 
 class DocumentText(BaseModel):
@@ -42,11 +48,11 @@ class DocumentText(BaseModel):
 class RerankBody(Body):
     """The body of /v1/rerank."""
 
-    model: str | None = None
+    model: ModelName | None = None
     """Name of a served model; may be left out if there is one."""
     query: str
     """What the documents are compared with."""
-    documents: list[str | DocumentText]
+    documents: Annotated[list[str | DocumentText], DOCUMENTS]
     """Texts, or objects with a text."""
     top_n: Annotated[int | None, Field(ge=1)] = None
     """Number of results; default: all documents."""
@@ -79,11 +85,11 @@ class RerankResult(BaseModel):
 class ScoreBody(Body):
     """The body of /v1/score."""
 
-    model: str | None = None
+    model: ModelName | None = None
     """Name of a served model; may be left out if there is one."""
-    text_1: str | list[str]
+    text_1: Annotated[str | list[str], TEXTS]
     """One text for all of text_2, or as many."""
-    text_2: str | list[str]
+    text_2: Annotated[str | list[str], TEXTS]
     """A text, or several."""
     user: NoEffect[str] = None
     """Accepted; the API key tells who calls."""

@@ -77,12 +77,35 @@ STATUS_MEANINGS = {
 }
 
 
-def error_responses(*statuses: int, protocol: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with these error statuses."""
-    body = ERROR_BODIES[protocol]
+EVENT_STREAM, JSON_LINES = "text/event-stream", "application/x-ndjson"
+
+
+EVENT_SCHEMA = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
+"""Of one event: its data is JSON, or [DONE]."""
+
+
+def or_streamed(media_type: str = EVENT_STREAM) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that can also stream, or return another type of text."""
+    schema = EVENT_SCHEMA if media_type == EVENT_STREAM else {"type": "string"}
+    return {200: {"content": {media_type: {"schema": schema}}}}
+
+
+def error_responses(
+    *statuses: int, protocol: str, is_text: bool = False
+) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may answer with these error statuses. `is_text`: the route
+    returns text; its errors are JSON, and FastAPI would describe them as text too."""
+    body: dict[str, Any] = {"model": ERROR_BODIES[protocol]}
+    if is_text:
+        reference = f"#/components/schemas/{ERROR_BODIES[protocol].__name__}"
+        body = {"content": {"application/json": {"schema": {"$ref": reference}}}}
     declared: dict[int | str, dict[str, Any]] = {
-        error_status(protocol, status): {"model": body, "description": STATUS_MEANINGS[status]}
+        error_status(protocol, status): {**body, "description": STATUS_MEANINGS[status]}
         for status in statuses
     }
     # `default` also replaces FastAPI's 422, which this server never sends
-    return {**declared, "default": {"model": body, "description": "Another error."}}
+    return {**declared, "default": {**body, "description": "Another error."}}

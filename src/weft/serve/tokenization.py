@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from weft.serve.api_errors import ApiError
@@ -27,15 +27,34 @@ from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt
 from weft.serve.openai_chat import ChatMessage, message_of
 from weft.serve.responses import JsonResponse
+from weft.serve.schema_types import (
+    NULL,
+    TEXT,
+    TOOL,
+    ModelName,
+    TokenIds,
+    described,
+    fields,
+    list_of,
+)
 from weft.serve.served_model import ServedModel
 
 router = APIRouter(tags=["tokens"], route_class=ApiRoute)
 
 
+ONE_TEXT: list[Any] = [
+    fields("prompt", prompt=TEXT, messages=NULL, content=NULL),
+    fields("messages", messages=list_of({}), prompt=NULL, content=NULL),
+    fields("content", content=TEXT, prompt=NULL, messages=NULL),
+]
+
+
 class TokenizeBody(Body):
     """The body of /tokenize: prompt, messages or content."""
 
-    model: str | None = None
+    model_config = ConfigDict(json_schema_extra={"oneOf": ONE_TEXT})
+
+    model: ModelName | None = None
     """Name of a served model; may be left out if there is one."""
     prompt: str | None = None
     """A text."""
@@ -51,7 +70,7 @@ class TokenizeBody(Body):
     """End messages with the beginning of the next answer."""
     continue_final_message: bool | None = None
     """The last message is continued."""
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]] | None, described(list_of(TOOL, 0))] = None
     """Functions that the conversation offers."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
@@ -83,9 +102,9 @@ class TokenizeResult(BaseModel):
 class DetokenizeBody(Body):
     """The body of /detokenize."""
 
-    model: str | None = None
+    model: ModelName | None = None
     """Name of a served model; may be left out if there is one."""
-    tokens: list[int]
+    tokens: TokenIds
     """Token ids, special ones included."""
 
 
