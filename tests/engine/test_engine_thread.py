@@ -184,7 +184,7 @@ def test_two_models_at_once_give_the_bits_of_each_alone(thread):
 
 
 def test_both_models_get_turns_while_both_have_work(thread):
-    a, b = make(thread, 3), make(thread, 4)
+    other, a, b = make(thread, 3), make(thread, 3), make(thread, 4)
     order: list[str] = []
     shared: list[bool] = []
     for name, engine in (("a", a), ("b", b)):
@@ -197,7 +197,8 @@ def test_both_models_get_turns_while_both_have_work(thread):
 
         engine.engine.step = run_step  # type: ignore[method-assign]
     hold = threading.Event()
-    a.call(lambda engine: hold.wait(20))  # both have their requests before the first step
+    # before the commands of the two, so that both have their requests at the first step
+    other.call(lambda engine: hold.wait(60))
     clients = [EngineClient(one) for one in (a, b)]
     iterators = [client.completions(REQUESTS) for client in clients]
     hold.set()
@@ -208,11 +209,23 @@ def test_both_models_get_turns_while_both_have_work(thread):
     assert set(order[: first_end - 1]) == {"a", "b"}
 
 
+def hold_until_closed(engine: AsyncEngine) -> None:
+    """Let a step end only when the engine is closed, so that no request ends before."""
+    step = engine.engine.step
+
+    def run_step() -> list[RequestOutput]:
+        outputs = step()
+        wait_until(lambda: engine.is_closed or engine.engine_thread.is_closed)
+        return outputs
+
+    engine.engine.step = run_step  # type: ignore[method-assign]
+
+
 def test_closing_one_engine_leaves_the_other(thread):
     a, b = make(thread, 3), make(thread, 4)
+    hold_until_closed(a)
     first = EngineClient(a).generate(LONG)
     second = EngineClient(b).completions(REQUESTS)
-    next(first)
     a.close()
     with pytest.raises(DataError, match="the engine was closed"):
         list(first)
@@ -264,6 +277,8 @@ def test_a_thread_whose_engines_are_dropped_ends():
 
 def test_closing_the_thread_ends_all_engines(thread):
     a, b = make(thread, 3), make(thread, 4)
+    for engine in (a, b):
+        hold_until_closed(engine)
     streams = [EngineClient(one).generate(LONG) for one in (a, b)]
     thread.close()
     for stream in streams:
