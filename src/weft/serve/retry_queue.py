@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 from weft.engine.request import GenerationRequest
 
-GRACE_SECONDS, GRACE_SHARE = 2.0, 0.25
-"""A client may be late by so many seconds, or by this part of its waiting time."""
+GRACE_SECONDS, GRACE_SHARE = 5.0, 0.25
+"""A client may be late by so many seconds, or by this part of its waiting time: in an overload
+everything takes longer."""
 EARLY_SECONDS = 0.05
 """And early by so many: timers are rounded."""
 MAX_TICKETS = 10_000
