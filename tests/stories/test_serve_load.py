@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from statistics import median, quantiles
 
@@ -111,11 +111,14 @@ def test_1000_clients_get_the_bits_that_each_gets_alone() -> None:
 # 10 times the rate
 
 
-QUEUE_SECONDS = 10.0
+QUEUE_SECONDS = 5.0
 PEAK_CLIENTS = 40
 PEAK_SECONDS = 60.0
 """Measured in the second half."""
-BURST_SECONDS = 5.0
+BURST_SECONDS = 6.0
+POLL_EVERY, POLL_SECONDS = 3, 0.25
+"""One of so many clients does not wait as long as it is told, but asks all the time: it notices
+when there is room. Its place in the order is the same."""
 
 
 @dataclass
@@ -124,10 +127,16 @@ class Visit:
 
     request: LoadRequest
     came_at: float
-    told: list[float]
+    polls: bool
+    told: list[float] = field(default_factory=list)
     done_at: float = 0.0
     refused_for: float = 0.0
     """From the first 429 to the request that was accepted."""
+
+    @property
+    def ratio(self) -> float:
+        """What it was told first, relative to what was needed; 1 s is the least that is told."""
+        return self.told[0] / max(1.0, self.refused_for)
 
 
 class OverloadRun:
@@ -142,8 +151,8 @@ class OverloadRun:
 
     async def visit(self) -> Visit:
         """One request, which is sent again after each 429 when it says so."""
-        request, salt = next(self.requests), f"visit {next(self.numbers)}"
-        one = Visit(request, time.monotonic(), [])
+        number, request = next(self.numbers), next(self.requests)
+        one, salt = Visit(request, time.monotonic(), number % POLL_EVERY == 0), f"visit {number}"
         self.visits.append(one)
         refused_at, sent_at = 0.0, 0.0
         while True:
@@ -156,7 +165,7 @@ class OverloadRun:
             assert answer.status == 429, answer.error
             refused_at = refused_at or time.monotonic()
             one.told.append(answer.retry_seconds)
-            await asyncio.sleep(answer.retry_seconds)
+            await asyncio.sleep(POLL_SECONDS if one.polls else answer.retry_seconds)
 
     async def keep_busy(self) -> None:
         while not self.is_over:
@@ -186,9 +195,13 @@ class OverloadRun:
         return sum(begin <= one.done_at < end for one in self.visits)
 
     def goodput(self, begin: float, end: float) -> float:
-        """Tokens of the requests that were completed, per second."""
+        """Tokens of the requests that were completed, per second. Of those that ran at the
+        beginning, half was computed before, on average."""
         done = [one for one in self.visits if begin <= one.done_at < end]
-        return sum(one.request.num_tokens for one in done) / (end - begin)
+        num_tokens = sum(
+            one.request.num_tokens * (0.5 if one.came_at < begin else 1.0) for one in done
+        )
+        return num_tokens / (end - begin)
 
 
 @pytest.fixture
@@ -206,13 +219,16 @@ async def run_overload(url: str) -> tuple[float, float, list[Visit]]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_at_ten_times_the_rate_retry_after_is_right(overloaded: ServeProcess) -> None:
+    """Only on a machine without other programs: a rate that changes was not measured before."""
     peak, goodput, refused = asyncio.run(run_overload(overloaded.url))
-    ratios = [one.told[0] / max(1.0, one.refused_for) for one in refused]
+    ratios = [one.ratio for one in refused if one.polls]
     worst = quantiles([max(one, 1 / one) for one in ratios], n=10)[-1]
-    once = sum(len(one.told) == 1 for one in refused) / len(refused)
+    punctual = [one for one in refused if not one.polls]
+    once = sum(len(one.told) == 1 for one in punctual) / len(punctual)
     print(f"{len(refused)} refused; ratio {median(ratios):.2f}, p90 {worst:.2f}, once {once:.2f}")
     print(f"goodput {goodput:.0f} tokens/s, peak {peak:.0f}")
     assert len(refused) >= 20
     assert 1 / 1.5 <= median(ratios) <= 1.5 and worst <= 2.5
+    assert once >= 0.7, "accepted when they returned"
     assert goodput >= 0.9 * peak
     wait_idle(overloaded)
