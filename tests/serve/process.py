@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -21,8 +21,14 @@ START_SECONDS = 90.0
 class ServeProcess:
     """A running server. `with` ends it."""
 
-    def __init__(self, *arguments: str | Path, environ: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "weft", "serve", *map(str, arguments), "--port", "0"]
+    def __init__(
+        self,
+        *arguments: str | Path,
+        environ: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "weft"),
+    ) -> None:
+        """`program`: what Python runs with the arguments of the command."""
+        command = [sys.executable, *program, "serve", *map(str, arguments), "--port", "0"]
         self.began_at = time.monotonic()
         self.process = subprocess.Popen(
             command,

@@ -1,14 +1,18 @@
-"""The watchdog: a slow step is reported, a stuck or dead engine ends the process. No sleeping."""
+"""The watchdog: a slow step is reported, a stuck or dead engine ends the process. Clocks are set,
+except for one real server."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 
+import httpx
 import pytest
 
-from tests.engine.tiny import tiny
+from tests.engine.tiny import tiny, tiny_folder
+from tests.serve.process import ServeProcess
 from tests.serve.server import make_service
 from weft.engine.request import RequestOutput
 from weft.serve.served_model import ServedModel
@@ -110,3 +114,54 @@ def test_a_server_that_closes_its_engines_is_left_alone(watched):
 
 def test_a_thread_that_never_ran_has_no_stack():
     assert stack_of(None) == "(no thread)"
+
+
+FAULTY = """
+import sys
+from pathlib import Path
+from weft.cli import main
+from weft.engine.async_engine import AsyncEngine
+
+run_step = AsyncEngine.run_step
+
+def run_step_or_end(self):
+    if Path({flag!r}).exists():
+        raise SystemExit("injected")
+    run_step(self)
+
+AsyncEngine.run_step = run_step_or_end
+sys.exit(main())
+"""
+"""A server whose engine thread ends when a file appears."""
+
+
+def test_a_real_server_whose_engine_dies_says_so_and_exits_with_1(tmp_path):
+    folder, flag = tiny_folder(tmp_path / "model", "decoder", max_len=4000), tmp_path / "flag"
+    program = ("-c", FAULTY.format(flag=str(flag)))
+    body = {"model": "model", "prompt": "the cat", "max_tokens": 3900, "ignore_eos": True}
+    with ServeProcess(folder, "--cache", "0.05", program=program) as server:
+        server.wait_ready()
+        assert server.client.get("/health").status_code == 200
+        with server.client.stream(
+            "POST", "/v1/completions", json={**body, "stream": True}
+        ) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            flag.touch()
+            rest = list(lines)
+        assert any('"error":{"message":' in line for line in rest)
+        assert 503 in health_until_exit(server)
+        assert server.exit_code() == 1
+        assert any("the engine of model 'model' has stopped" in line for line in server.lines)
+
+
+def health_until_exit(server: ServeProcess) -> set[int]:
+    """The statuses of /health as long as there is a server."""
+    statuses, end = set[int](), time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            statuses.add(server.client.get("/health").status_code)
+        except httpx.TransportError:
+            break
+        time.sleep(0.02)
+    return statuses
