@@ -116,16 +116,16 @@ def body_of(prompt: str, **changes: Any) -> dict[str, Any]:
     return {**body, **changes}
 
 
-def counter(server: ServeProcess, name: str) -> float:
-    """The sum of a metric over its labels."""
+def counter(server: ServeProcess, name: str, label: str = "") -> float:
+    """The sum of a metric over its labels, or over those that contain a text."""
     text = server.client.get("/metrics").text
-    values = re.findall(rf"^vllm:{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
-    return sum(map(float, values))
+    values = re.findall(rf"^vllm:{name}({{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+    return sum(float(value) for labels, value in values if label in labels)
 
 
 def num_served(server: ServeProcess) -> int:
-    """Requests that a replica has completed."""
-    return int(counter(server, "request_success_total"))
+    """Requests that a replica has completed; body_of asks for a fixed number of tokens."""
+    return int(counter(server, "request_success_total", 'finished_reason="length"'))
 
 
 def hit_rate(servers: Sequence[ServeProcess], before: Sequence[tuple[float, float]]) -> float:
