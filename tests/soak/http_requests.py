@@ -30,6 +30,7 @@ TOOLS = [
 ]
 ALLOWED = {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "f"}]}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+VARIABLES = {"chat_template_kwargs": {"enable_thinking": True, "eos_token": "", "a": {"b": [1]}}}
 CALL_MESSAGES = [
     *({"role": "system", "content": "a"}, *USER),
     {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning": "r"},
@@ -75,6 +76,7 @@ MORE_REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/v1/chat/completions", {"model": MODEL, "messages": CALL_MESSAGES, "tools": [TOOL]}),
     ("POST", "/v1/chat/completions", {"model": MODEL, "messages": USER, "tools": TOOLS} | ALLOWED),
     ("POST", "/v1/chat/completions", {"model": MODEL, "messages": USER, "functions": [FUNCTION]}),
+    ("POST", "/v1/chat/completions", {"model": MODEL, "messages": USER} | VARIABLES),
     ("POST", "/v1/responses", {"model": MODEL, "input": CALL_ITEMS, "tools": TOOLS}),
     ("POST", "/v1/responses", {"model": MODEL, "input": ITEMS, "store": True} | TEXT_FORMAT),
     ("POST", "/v1/messages", {"model": MODEL, "max_tokens": 5, "messages": CALL_BLOCKS}),

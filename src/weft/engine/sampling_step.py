@@ -36,6 +36,10 @@ Samples = Mapping[str, Mapping[int, SampleState]]
 """Request id -> index -> sample."""
 Searches = Mapping[str, BeamSearch]
 
+ALL_EXCLUDED = "the grammar and the banned tokens together exclude every token."
+"""The error of a request that contradicts itself: min_tokens bans end tokens, for example, and the
+grammar allows nothing else."""
+
 
 @dataclass
 class StepResult:
@@ -239,7 +243,7 @@ def append_tokens(
     error = None
     for i, token in enumerate(chosen[: accepted + 1]):
         if token == NO_TOKEN:
-            error = "the grammar and the banned tokens together exclude every token."
+            error = ALL_EXCLUDED
             break
         if token == NOT_FINITE:
             error = not_finite_error(len(state.output) + 1)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weft.core.errors import DataError, shown
 from weft.engine.detokenizer import visible_special_ids
 from weft.engine.grammar import Grammar
 from weft.serve.api_errors import ApiError
@@ -30,6 +31,8 @@ from weft.serve.tools import FunctionTool, check_tools, with_tool_section
 
 PROMPT_END = 16
 """Tokens at the end of a prompt in which the beginning of reasoning is looked for."""
+RESERVED = ("self", "messages", "tools", "add_generation_prompt", "continue_final_message")
+"""Variables of a template that are not for chat_template_kwargs."""
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
@@ -95,7 +98,7 @@ def chat_prompt(call: HttpCall, served: ServedModel, chat: Conversation) -> Chat
     messages: Sequence[Mapping[str, Any]] = chat.messages
     if "developer" not in served.builder.template.source:  # the newer name of system
         messages = [as_system(message) for message in messages]
-    extra = dict(chat.template)
+    extra = template_variables(chat)
     tool_format = served.tool_format
     if served.builder.template.uses_tools:
         if functions:
@@ -103,13 +106,35 @@ def chat_prompt(call: HttpCall, served: ServedModel, chat: Conversation) -> Chat
     elif functions or any(one.get("tool_calls") or one.get("role") == "tool" for one in messages):
         messages, tool_format = with_tool_section(messages, functions), HermesFormat()
         call.warn("the model's chat template has no tools: they were added to the system message")
-    ids = served.builder.chat_ids(
-        messages,
-        add_generation_prompt=chat.add_generation_prompt,
-        continue_final_message=chat.continue_final_message,
-        **extra,
-    )
+    try:
+        ids = served.builder.chat_ids(
+            messages,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            **extra,
+        )
+    except DataError as error:
+        if not chat.template:
+            raise
+        names = ", ".join(map(shown, chat.template))
+        raise ApiError(
+            400, f"with the variables {names}: {error}", "chat_template_kwargs"
+        ) from None
     return ChatPrompt(ids, functions, tool_format, begins_in_reasoning(served, chat, ids))
+
+
+def template_variables(chat: Conversation) -> dict[str, Any]:
+    """Further variables of the chat template; an ApiError for one that the request has a field
+    for."""
+    reserved = next((name for name in RESERVED if name in chat.template), None)
+    if reserved is not None:
+        raise ApiError(
+            400,
+            f"chat_template_kwargs has {reserved!r}, which the server sets. Leave it out, or "
+            "use the field of the request.",
+            "chat_template_kwargs",
+        )
+    return dict(chat.template)
 
 
 def as_system(message: Mapping[str, Any]) -> Mapping[str, Any]:

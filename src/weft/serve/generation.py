@@ -22,7 +22,8 @@ from weft.engine.detokenizer import FinishReason
 from weft.engine.engine_state import PreparedRequest
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.request import GenerationRequest, RequestOutput
-from weft.serve.api_errors import server_fault
+from weft.engine.sampling_step import ALL_EXCLUDED
+from weft.serve.api_errors import ApiError, server_fault
 from weft.serve.context import HttpCall
 from weft.serve.output_parser import (
     Delta,
@@ -181,6 +182,8 @@ class Generation:
 
     def events_of(self, output: RequestOutput) -> list[ChoiceEvent]:
         """The events of one engine output."""
+        if output.error == ALL_EXCLUDED:
+            raise ApiError(400, f"{output.error} Lower min_tokens, or allow longer texts.")
         if output.error is not None:
             raise server_fault(output.error, self.call.id)
         place = self.positions[output.request_id]

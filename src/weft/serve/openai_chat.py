@@ -194,11 +194,20 @@ def message_of(message: ChatMessage, where: str) -> dict[str, Any]:
     reasoning = message.reasoning_content or message.reasoning
     given = {
         "name": message.name,
-        "tool_calls": message.tool_calls or None,
+        "tool_calls": [called(one) for one in message.tool_calls or ()] or None,
         "tool_call_id": message.tool_call_id,
         "reasoning_content": reasoning,
     }
     return {**result, **{key: value for key, value in given.items() if value is not None}}
+
+
+def called(call: dict[str, Any]) -> dict[str, Any]:
+    """A call with its function inside, which is where templates look for it."""
+    if "function" in call or "name" not in call:
+        return call
+    inner = {key: call[key] for key in ("name", "arguments") if key in call}
+    rest = {key: value for key, value in call.items() if key not in inner}
+    return {"type": "function", **rest, "function": inner}
 
 
 def options(body: ChatBody, served: ServedModel) -> TextOptions:

@@ -46,6 +46,14 @@ LOGPROBS = "message.output_text.logprobs"
 ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
+CREATED = or_streamed()
+CREATED[200]["links"] = {
+    name: {"operationId": name, "parameters": {"response_id": "$response.body#/id"}}
+    for name in ("get_response", "delete_response", "list_input_items")
+}
+"""Routes that take the id of a response that was created."""
+
+
 class TextFormat(BaseModel):
     """text, json_object, or json_schema with a schema."""
 
@@ -152,7 +160,7 @@ class ItemQuery(BaseModel):
     after: str | None = None
 
 
-@router.post("", response_model=ResponseObject, responses=or_streamed())
+@router.post("", response_model=ResponseObject, responses=CREATED)
 async def create_response(body: ResponseBody, call: CallOf) -> Response:
     """The next items of a conversation."""
     served = call.open(body, body.model, "decoder")
@@ -184,7 +192,7 @@ async def count_input_tokens(body: ResponseInput, call: CallOf) -> Response:
     return JsonResponse(value, headers=call.response_headers)
 
 
-@router.get("/{response_id}", response_model=ResponseObject)
+@router.get("/{response_id}", response_model=ResponseObject, operation_id="get_response")
 async def get_response(response_id: ResponseId, call: CallOf, stream: bool = False) -> Response:
     """A stored response."""
     if stream:
@@ -193,14 +201,14 @@ async def get_response(response_id: ResponseId, call: CallOf, stream: bool = Fal
     return JsonResponse(stored.response)
 
 
-@router.delete("/{response_id}", response_model=DeletedResponse)
+@router.delete("/{response_id}", response_model=DeletedResponse, operation_id="delete_response")
 async def delete_response(response_id: ResponseId, call: CallOf) -> Response:
     """Forget a response. Responses that continue it keep its items."""
     call.service.stored_responses.delete(call.caller.name, response_id)
     return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
 
-@router.get("/{response_id}/input_items", response_model=ItemList)
+@router.get("/{response_id}/input_items", response_model=ItemList, operation_id="list_input_items")
 async def list_input_items(
     response_id: ResponseId, call: CallOf, query: Annotated[ItemQuery, Query()]
 ) -> Response:
