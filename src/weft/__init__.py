@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from weft.engine.client import Translation as Translation
     from weft.engine.config import EngineConfig as EngineConfig
     from weft.engine.engine import Engine as Engine
+    from weft.engine.engine_thread import EngineThread as EngineThread
     from weft.engine.loaded_model import LoadedModel as LoadedModel
     from weft.engine.loaded_model import load as load
     from weft.engine.request import GenerationRequest as GenerationRequest
@@ -68,6 +69,7 @@ PUBLIC = {
     "Engine": "weft.engine.engine",
     "EngineConfig": "weft.engine.config",
     "EngineError": "weft.core.errors",
+    "EngineThread": "weft.engine.engine_thread",
     "ForwardBatch": "weft.core.forward_batch",
     "GenerationRequest": "weft.engine.request",
     "LoadedModel": "weft.engine.loaded_model",

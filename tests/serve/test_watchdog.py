@@ -124,15 +124,15 @@ from weft.engine.async_engine import AsyncEngine
 
 run_step = AsyncEngine.run_step
 
-def run_step_or_end(self):
+def run_step_or_end(self, is_shared=False):
     if Path({flag!r}).exists():
         raise SystemExit("injected")
-    run_step(self)
+    run_step(self, is_shared)
 
 AsyncEngine.run_step = run_step_or_end
 sys.exit(main())
 """
-"""A server whose engine thread ends when a file appears."""
+"""A server whose engine stops when a file appears."""
 
 
 def test_a_real_server_whose_engine_dies_says_so_and_exits_with_1(tmp_path):
