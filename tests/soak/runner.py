@@ -108,7 +108,8 @@ def last_line(error: str) -> str:
 
 def save_failure(folder: Path, name: str, line: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    values = {"campaign": name, **{k: line.get(k) for k in ("seed", "case", "error")}}
+    values = {"campaign": name, "seed": line["seed"], "case": line.get("case")}
+    values["error"] = last_line(line["error"])  # a replay gives the traceback of today's code
     path = folder / f"{name}-{line['seed']}.json"
     path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
