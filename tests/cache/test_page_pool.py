@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from weft.cache.events import EventLog, replay
+from weft.cache.events import EventLog
 from weft.cache.page_pool import PagePool
+from weft.cache.replay import replay
 from weft.core.errors import UsageError
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.cache.rig import Rig
 from weft.cache import PREFIX_CACHES
-from weft.cache.events import replay
 from weft.cache.page_tables import first_readable_block
 from weft.cache.prefix_cache import PrefixQuery, num_readable_blocks
+from weft.cache.replay import replay
 from weft.core.errors import ConfigError
 from weft.core.registry import pick
 

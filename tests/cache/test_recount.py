@@ -9,8 +9,8 @@ import pytest
 
 from tests.cache.rig import Rig
 from weft.cache.encoder_cache import EncoderCache
-from weft.cache.events import replay
 from weft.cache.page_pool import PagePool
+from weft.cache.replay import replay
 
 WINDOWS = [(None,), (None, 3), (4,)]
 

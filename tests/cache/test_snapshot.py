@@ -6,11 +6,11 @@ import pytest
 
 from tests.cache.rig import Rig
 from weft.cache import PREFIX_CACHES
-from weft.cache.events import replay
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
 from weft.cache.page_pool import PagePool
 from weft.cache.prefix_cache import PrefixQuery
+from weft.cache.replay import replay
 from weft.cache.snapshot import restore, take_snapshot, what_fits
 
 ABCDEF = [1, 2, 3, 4, 5, 6]

@@ -55,7 +55,7 @@ def first_line(period: int) -> int:
 
 
 class LayeredConfig(EngineConfig):
-    """While a stream decodes, each step computes one layer of two tokens of a prompt."""
+    """While a stream decodes, each step computes some tokens of one layer of a prompt."""
 
     def scheduler(self, model: ModelConfig, can_run_multi_step: bool = True) -> SchedulerConfig:
         settings = super().scheduler(model, can_run_multi_step)

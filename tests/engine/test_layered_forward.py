@@ -16,6 +16,7 @@ from weft.engine.beam_search import BeamConfig
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest
+from weft.engine.scheduling import layered_prefill
 from weft.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=2)
@@ -28,6 +29,12 @@ REQUESTS = (
 )
 SMALL = {"page_size": 4, "cache_gib": 1e-3}
 DECODERS = [name for name, model in MODELS.items() if model["kind"] == "decoder"]
+
+
+@pytest.fixture(autouse=True)
+def three_tokens_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps end within a layer and within a chunk."""
+    monkeypatch.setattr(layered_prefill, "BLOCK", 3)
 
 
 class LayeredRun:

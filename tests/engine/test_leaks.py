@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from weft.cache.events import EventLog, ReplayedState, replay
+from weft.cache.events import EventLog
+from weft.cache.replay import ReplayedState, replay
 from weft.core.errors import EngineError, UsageError
 from weft.engine.beam_search import BeamConfig
 from weft.engine.client import EngineClient
@@ -153,8 +154,7 @@ class Fire:
         replay(self.log.events, self.replayed)
         self.log.events.clear()
         assert self.replayed.counts == pool.reference_counts()
-        assert self.replayed.holders == holders(state)
-        assert self.replayed.rows == state.filled_rows()
+        assert self.replayed == self.engine.cache_state()
         owners = {owner for held in self.replayed.holders.values() for owner in held}
         names = {owner.split("/")[0] for owner in owners} - {"prefix", "sources"}
         assert names <= set(state.groups), f"{names - set(state.groups)} have gone but hold pages"

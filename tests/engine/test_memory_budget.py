@@ -153,3 +153,42 @@ def test_a_cache_that_is_a_limit_is_not_exceeded_for_the_longest_sequence(kind: 
     prepare(longest)
     with pytest.raises(UsageError, match="pages of 4 tokens but the KV cache has"):
         prepare(longest + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_pages", "longest"), [("decoder", 5, 20), ("encoder-decoder", 6, 12)]
+)
+def test_num_pages_sets_the_pages_and_lowers_the_maximum_length(
+    kind: str, num_pages: int, longest: int
+) -> None:
+    checkpoint = tiny(kind)
+    config = EngineConfig(num_pages=num_pages, page_size=4, prefix_cache="radix")
+    engine = Engine(checkpoint.model, checkpoint.tokenizer, config)
+    source = None if kind == "decoder" else tuple(range(5, 5 + longest))
+    assert engine.kv_cache.pool.num_usable == num_pages
+    assert engine.scheduler.config.max_len == engine.scheduler.config.max_source_len == longest
+    engine.submit(GenerationRequest((5, 6), longest - 2, source))
+    while not engine.is_idle:
+        assert all(output.error is None for output in engine.step())
+    message = rf"max_len is {longest} \(num_pages: the KV cache has {num_pages} pages of 4 tokens\)"
+    with pytest.raises(UsageError, match=message):
+        engine.submit(GenerationRequest((5, 6), longest - 1, source))
+
+
+def test_more_pages_than_the_model_can_use_leave_its_maximum_length() -> None:
+    assert engine_of(num_pages=99, page_size=4).scheduler.config.max_len == 40
+
+
+def test_too_few_pages_are_refused_with_the_number_needed() -> None:
+    checkpoint = tiny("encoder-decoder")
+    with pytest.raises(UsageError, match="num_pages is 1, but a sequence .* needs 2 pages"):
+        Engine(checkpoint.model, checkpoint.tokenizer, EngineConfig(num_pages=1))
+    with pytest.raises(ConfigError, match="num_pages"):
+        EngineConfig(num_pages=0)
+
+
+def test_pages_without_memory_are_refused(half_a_gib: MemoryLimit) -> None:
+    with pytest.raises(
+        UsageError, match=r"num_pages is 100,000, which needs .* but only 0\.50 GiB"
+    ):
+        engine_of(num_pages=100_000)

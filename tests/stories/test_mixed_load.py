@@ -67,3 +67,52 @@ def test_a_request_waits_two_seconds_behind_a_thousand_of_another_key() -> None:
     print(f"waited {waited:.3f} s, first token after {first:.3f} s")
     assert engine.scheduler.num_waiting > 500
     assert waited <= 2.0
+
+
+class BurstRun:
+    """32 requests of 128 prompt tokens and 128 new tokens."""
+
+    def __init__(self, engine: Engine, is_streamed: bool) -> None:
+        self.engine, rng = engine, random.Random(1)
+        prompts = [tuple(rng.choices(range(200, 40_000), k=128)) for _ in range(32)]
+        self.waiting = [GenerationRequest(one, 128, is_streamed=is_streamed) for one in prompts]
+        self.began_at = time.thread_time()
+        self.gaps: list[float] = []
+        self.last: dict[str, float] = {}
+
+    def run(self, interval: float) -> float:
+        """Seconds for all of them; they arrive at this interval."""
+        num_added = 0
+        while self.waiting or not self.engine.is_idle:
+            while self.waiting and self.seconds >= num_added * interval:
+                self.engine.submit(self.waiting.pop())
+                num_added += 1
+            for output in self.engine.step() if not self.engine.is_idle else ():
+                if output.request_id in self.last:
+                    self.gaps.append(self.seconds - self.last[output.request_id])
+                self.last[output.request_id] = self.seconds
+        return self.seconds
+
+    @property
+    def seconds(self) -> float:
+        return time.thread_time() - self.began_at
+
+
+def test_streams_that_arrive_together_are_nearly_as_fast_as_one_batch() -> None:
+    engine = new_engine("int8")
+    submit_and_run(engine)
+    batch = BurstRun(engine, is_streamed=False).run(0.0)
+    engine = Engine(engine.model, engine.tokenizer, engine.config, now=time.thread_time)
+    submit_and_run(engine)
+    streams = BurstRun(engine, is_streamed=True)
+    seconds = streams.run(0.008)
+    print(f"batch {batch:.2f} s, streams {seconds:.2f} s, longest gap {max(streams.gaps):.2f} s")
+    assert batch / seconds >= 0.85
+    assert max(streams.gaps) <= 1.5, "the second token of a stream waits for at most a second"
+
+
+def submit_and_run(engine: Engine) -> None:
+    """Measure the times of steps, with nothing that the prompts have in common."""
+    run = LatencyRun(engine, now=time.thread_time)
+    run.ttft(300)
+    run.output_times(run.submit(16, 20))

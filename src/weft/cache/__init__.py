@@ -12,7 +12,8 @@ hash_cache        prefix cache by chained hashes of pages (vLLM)
 encoder_cache     cross-attention pages of encoded sources
 kv_cache_manager  KVCacheManager: one page budget for the sequences and all caches
 snapshot          contents of the caches, saved and restored across restarts
-events            every page change as an event stream, and its replay
+events            every change of pages and of the radix tree as an event stream
+replay            ReplayedState: pages and tree from a snapshot and the events since
 """
 
 from __future__ import annotations

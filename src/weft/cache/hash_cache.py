@@ -28,6 +28,7 @@ from weft.cache.prefix_cache import (
     max_match_blocks,
     num_readable_blocks,
 )
+from weft.cache.replay import TreeNode
 
 
 class HashedPage:
@@ -237,6 +238,9 @@ class HashCache:
         now = self.pool.clock
         ends = [block for block in self.blocks.values() if not block.num_children]
         return [run_ending_with(block, now if block.uses else block.last_use) for block in ends]
+
+    def tree(self) -> dict[int, TreeNode]:
+        return {}
 
 
 def first_key(namespace: str) -> bytes:

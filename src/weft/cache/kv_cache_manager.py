@@ -85,10 +85,14 @@ class KVCacheManager:
                     yield SOURCES, page, min(R, source.num_tokens - block * R)
 
     def emit_state(self) -> None:
-        """Events from which a listener knows all cached pages, whatever it knew before."""
+        """Events from which a listener knows all cached pages and nodes, whatever it knew before.
+        No node is locked."""
         if self.pool.listener is None:
             return
         self.pool.emit("reset", [NULL_PAGE], "")
         for owner, page, num_rows in self.cached_rows():
             self.pool.emit("alloc", [page], owner)
             self.pool.emit("write", [page], owner, num_rows)
+        for number, node in self.prefix_cache.tree().items():
+            assert not node.locks, f"node {number} has {node.locks} locks after a recount"
+            self.pool.listener(node.added_event(number, self.pool.step))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.cache.events import CacheEvent, EventKind, EventListener
+from weft.cache.events import EventListener, PageEvent, PageEventKind
 from weft.core.errors import UsageError
 
 NULL_PAGE = 0
@@ -135,8 +135,8 @@ class PagePool:
         """Reference counts of all pages that are not free."""
         return {page: count for page, count in enumerate(self.counts) if count}
 
-    def emit(self, kind: EventKind, pages: Iterable[int], owner: str, detail: int = 0) -> None:
+    def emit(self, kind: PageEventKind, pages: Iterable[int], owner: str, detail: int = 0) -> None:
         """Report one event for each page to the listener, if there is one."""
         if self.listener is not None:
             for page in pages:
-                self.listener(CacheEvent(kind, self.step, page, owner, detail))
+                self.listener(PageEvent(kind, self.step, page, owner, detail))

@@ -21,10 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from weft.cache.events import PREFIX
 from weft.cache.page_pool import NULL_PAGE, PagePool
 from weft.cache.page_tables import PageIds, PageTables, first_readable_block
+from weft.cache.replay import TreeNode
 
-OWNER = "prefix"
+OWNER = PREFIX
 """The name under which a prefix cache holds pages."""
 
 
@@ -123,6 +125,9 @@ class PrefixCache(Protocol):
     def export(self) -> list[CachedRun]:
         """All cached runs, for saving; snapshot.py restores them."""
 
+    def tree(self) -> dict[int, TreeNode]:
+        """A copy of all nodes by id, parents first; empty for caches that have no tree."""
+
 
 class NoPrefixCache:
     """Caches nothing: every prompt is computed completely."""
@@ -173,6 +178,9 @@ class NoPrefixCache:
 
     def export(self) -> list[CachedRun]:
         return []
+
+    def tree(self) -> dict[int, TreeNode]:
+        return {}
 
 
 class WindowPages:
@@ -263,13 +271,14 @@ def trim_to_readable(
     return n
 
 
-def deduplicate(cached: PageIds, tables: PageTables, block: int, windows: WindowPages) -> None:
-    """Keep one copy of each page of a block that is already cached.
+def deduplicate(cached: PageIds, tables: PageTables, block: int, windows: WindowPages) -> bool:
+    """Keep one copy of each page of a block that is already cached; whether `cached` was changed.
 
     Both have a page: the table changes to the cached one and frees its own. Only the table has one
     (the cached page was evicted from a window): the cache takes it. Only the cache has one: the
     block is outside of the window of this sequence.
     """
+    is_filled = False
     for group, page in enumerate(cached):
         table_page = tables.by_group[group][block]
         if page and table_page and page != table_page:
@@ -278,6 +287,8 @@ def deduplicate(cached: PageIds, tables: PageTables, block: int, windows: Window
             cached[group] = table_page
             tables.pool.add_to_cache([table_page], OWNER)
             windows.add(cached)
+            is_filled = True
+    return is_filled
 
 
 def max_match_blocks(num_tokens: int, page_size: int) -> int:

@@ -18,7 +18,9 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+from weft.cache.events import TreeEvent, TreeEventKind
 from weft.cache.page_pool import PagePool
 from weft.cache.page_tables import PageIds, PageTables
 from weft.cache.prefix_cache import (
@@ -32,6 +34,7 @@ from weft.cache.prefix_cache import (
     max_match_blocks,
     num_readable_blocks,
 )
+from weft.cache.replay import TreeNode
 
 
 class RadixNode:
@@ -41,6 +44,7 @@ class RadixNode:
         "block_pages",
         "children",
         "end",
+        "id",
         "is_queued",
         "last_use",
         "locks",
@@ -56,7 +60,9 @@ class RadixNode:
         tokens: list[int],
         block_pages: list[PageIds],
         namespace: str,
+        number: int,
     ) -> None:
+        self.id = number
         self.parent, self.tokens, self.block_pages = parent, tokens, block_pages
         self.namespace = namespace
         self.end: int = len(tokens) + (parent.end if parent is not None else 0)
@@ -125,6 +131,7 @@ class RadixCache:
         self.roots: dict[str, RadixNode] = {}
         self.version = 0
         self.leaves = LRUQueue()
+        self.next_id = itertools.count(1).__next__
 
     def peek(self, query: PrefixQuery) -> int:
         if query.version != self.version:
@@ -187,7 +194,8 @@ class RadixCache:
         """The node that ends after `num_blocks` of a path; splits a node if none does."""
         last = self.roots.get(namespace)
         if last is None:
-            last = self.roots[namespace] = RadixNode(None, [], [], namespace)
+            last = self.roots[namespace] = RadixNode(None, [], [], namespace, self.next_id())
+            self.emit_added(last)
         for node, _ in path:
             if num_blocks == 0:
                 break
@@ -203,12 +211,13 @@ class RadixCache:
             f"a node of {len(node.block_pages)} blocks is split after {num_blocks}"
         )
         leading_tokens, leading_pages = node.tokens[: num_blocks * R], node.block_pages[:num_blocks]
-        first = RadixNode(parent, leading_tokens, leading_pages, node.namespace)
+        first = RadixNode(parent, leading_tokens, leading_pages, node.namespace, self.next_id())
         first.locks, first.last_use = node.locks, node.last_use
         parent.children[tuple(first.tokens[:R])] = first
         node.tokens, node.block_pages = node.tokens[num_blocks * R :], node.block_pages[num_blocks:]
         node.parent = first
         first.children[tuple(node.tokens[:R])] = node
+        self.emit("node_split", node, parent=first.id, number=num_blocks)
         return first
 
     def extend(
@@ -226,7 +235,8 @@ class RadixCache:
             k = num_matching_blocks(child.tokens, tokens[at * R : num_blocks * R], R)
             node = self.split(child, k) if k < len(child.block_pages) else child
             for block, page_ids in enumerate(node.block_pages, at):
-                deduplicate(page_ids, tables, block, self.windows)
+                if deduplicate(page_ids, tables, block, self.windows):
+                    self.emit("node_filled", node, blocks=[[*page_ids]], number=block - at)
             at += k
         self.lock(node, start)
         match.length, match.handle = num_blocks * R, node
@@ -251,9 +261,13 @@ class RadixCache:
             node.tokens += run
             node.block_pages += block_pages
             node.end += len(run)
+            if self.pool.listener is not None:
+                copied = [list(page_ids) for page_ids in block_pages]
+                self.emit("node_grown", node, tokens=run, blocks=copied)
             return node
-        leaf = RadixNode(node, run, block_pages, node.namespace)
+        leaf = RadixNode(node, run, block_pages, node.namespace, self.next_id())
         node.children[tuple(run[: self.page_size])] = leaf
+        self.emit_added(leaf)
         return leaf
 
     def lock(self, node: RadixNode, above: RadixNode | None) -> None:
@@ -265,6 +279,8 @@ class RadixCache:
             current.locks += 1
             current.last_use = now
             current = current.parent
+        if self.pool.listener is not None:
+            self.emit_locks("locked", node, above)
 
     def fork(self, match: PrefixMatch) -> PrefixMatch:
         node = node_of(match)
@@ -285,6 +301,8 @@ class RadixCache:
             node.last_use = now
             self.leaves.add(node)
             root, node = node, node.parent
+        if self.pool.listener is not None:
+            self.emit_locks("unlocked", node_of(match), None)
         self.windows.note_freed(pages, now)
         self.remove_unused_root(root)
         match.handle = None
@@ -313,7 +331,9 @@ class RadixCache:
         del leaf.tokens[len(leaf.block_pages) * self.page_size :]
         assert leaf.parent is not None, "a root is no leaf"
         leaf.end, leaf.was_shortened = leaf.parent.end + len(leaf.tokens), True
-        if not leaf.block_pages:
+        if leaf.block_pages:
+            self.emit("node_shortened", leaf, number=len(leaf.block_pages))
+        else:
             self.remove(leaf, key)
         return num_freed
 
@@ -323,6 +343,7 @@ class RadixCache:
         assert parent is not None, "a root is no leaf"
         del parent.children[key]
         leaf.parent = None
+        self.emit("node_removed", leaf)
         self.leaves.add(parent)
         self.remove_unused_root(parent)
 
@@ -330,6 +351,24 @@ class RadixCache:
         """Remove the root of a namespace that has no nodes and no locks."""
         if node.parent is None and not node.children and not node.locks:
             del self.roots[node.namespace]
+            self.emit("node_removed", node)
+
+    def emit(self, kind: TreeEventKind, node: RadixNode, **fields: Any) -> None:
+        """Report a change of a node to the listener, if there is one."""
+        if self.pool.listener is not None:
+            self.pool.listener(TreeEvent(kind, self.pool.step, node.id, **fields))
+
+    def emit_locks(
+        self, kind: TreeEventKind, node: RadixNode | None, above: RadixNode | None
+    ) -> None:
+        """Report the locks from `node` up to, not including, `above`."""
+        while node is not None and node is not above:
+            self.emit(kind, node, number=node.locks, last_use=node.last_use)
+            node = node.parent
+
+    def emit_added(self, node: RadixNode) -> None:
+        if self.pool.listener is not None:
+            self.pool.listener(copy_node(node).added_event(node.id, self.pool.step))
 
     def nodes(self) -> Iterator[tuple[str, list[int], list[PageIds], RadixNode]]:
         """Each node with its namespace and all tokens and pages from the root to its end."""
@@ -404,6 +443,24 @@ class RadixCache:
             for name, tokens, block_pages, node in self.nodes()
             if not node.children and tokens
         ]
+
+    def tree(self) -> dict[int, TreeNode]:
+        nodes = list(self.roots.values())
+        for node in nodes:  # children are appended while it runs
+            nodes += node.children.values()
+        return {node.id: copy_node(node) for node in nodes}
+
+
+def copy_node(node: RadixNode) -> TreeNode:
+    """A node as others see it."""
+    return TreeNode(
+        None if node.parent is None else node.parent.id,
+        node.namespace,
+        list(node.tokens),
+        [list(page_ids) for page_ids in node.block_pages],
+        node.locks,
+        node.last_use,
+    )
 
 
 def num_matching_blocks(stored: list[int], tokens: Sequence[int], page_size: int) -> int:

@@ -10,6 +10,7 @@ Modules in the order in which a request passes through them:
     memory_budget   weights, KV cache and workspace, compared with the available memory
     async_engine    an engine for threads and event loops, which submit and receive
     engine_thread   one thread that steps any number of engines
+    background_units    long computations in units of some milliseconds, between two steps
     turns           equal shares of its time
     client          its synchronous side for several callers; Completion, Translation
     request_iterator results of requests, which are aborted when it is closed or dropped

@@ -38,6 +38,7 @@ from typing import TypeVar
 import torch
 
 from weft.core.errors import EngineError, UsageError
+from weft.engine.background_units import Units, run_all
 from weft.engine.engine import Engine
 from weft.engine.engine_state import PreparedRequest
 from weft.engine.engine_thread import CLOSE_SECONDS, EngineThread
@@ -147,6 +148,20 @@ class AsyncEngine:
         """Run a function with the engine between two steps."""
         future: Future[T] = Future()
         self.post(partial(run_into, future=future, function=function))
+        return future
+
+    def run_units(self, units: Units[T]) -> Future[T]:
+        """Run a generator in the engine thread, one unit (up to its next `yield`) between two
+        steps; its value is the result. Cancelling the future ends it after the current unit. The
+        kernels that it calls are those of the thread; it must not change the engine's state."""
+        self.check_usable()
+        if not self.is_threaded:
+            return run_all(units)
+        future = self.engine_thread.background.submit(units)
+        self.engine_thread.start()
+        self.engine_thread.wake()
+        if not self.is_usable:  # the thread may have ended in between
+            future.cancel()
         return future
 
     def stream(

@@ -61,6 +61,8 @@ class SchedulerConfig(Config):
     """At least this much, for models that decode within a few milliseconds."""
     shared_prefill_seconds: float = Field(0.1, ge=0)
     """The same while another engine of the thread has work, and no stream decodes."""
+    max_hold_seconds: float = Field(1.0, ge=0)
+    """Streams that have just begun wait at most so long for short prompts that came with them."""
     max_plan_seconds: float = Field(1.5, gt=0)
     """Expected time of a step without streams: prefills are cut so that they end before."""
     preempt_every: int | None = Field(None, ge=1)
@@ -86,6 +88,9 @@ class EngineConfig(Config):
     is_cache_limit: bool = False
     """Never more than cache_gib, even if a sequence of the maximum length has no room then: for
     models that share a budget. Without effect on auto."""
+    num_pages: int | None = Field(None, ge=1)
+    """Pages of the KV cache, instead of cache_gib. The maximum length becomes that of a sequence,
+    and for an encoder-decoder a source of the same length, for which they have room."""
     reserve: bool = False
     """Assign all of that memory at the start: the first use of a memory page stops the engine for
     some microseconds, a tenth of a small model's time until all of it has been used."""

@@ -34,6 +34,7 @@ from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.kv_groups import KVCacheLayout
 from weft.cache.kv_store import KVStore
 from weft.cache.page_pool import PagePool
+from weft.cache.replay import ReplayedState
 from weft.core.device import device_of, dtype_of
 from weft.core.errors import UsageError
 from weft.core.registry import pick
@@ -51,13 +52,14 @@ from weft.engine.detokenizer import FinishReason
 from weft.engine.engine_state import EngineState, PreparedRequest, ScoredText, StepRecord
 from weft.engine.interrupts import DeferredInterrupts
 from weft.engine.logits import HIDDEN_NOT_FINITE, not_finite_error
-from weft.engine.memory_budget import cache_pages
+from weft.engine.memory_budget import cache_pages, checked_pages
 from weft.engine.model_runner import ModelRunner
 from weft.engine.recovery import FaultIsolation, recover
 from weft.engine.request import GenerationRequest, RequestOutput, SampleStateFactory
 from weft.engine.request_checks import check_request_ids, check_text_ids
 from weft.engine.sampling_step import StepChooser
-from weft.engine.scheduling.admission import check_request
+from weft.engine.scheduling.admission import check_request, limit_to_pages
+from weft.engine.scheduling.audit import cache_state
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Request, Sequence
@@ -89,6 +91,8 @@ class Engine:
         self.kv_cache, store = make_kv_cache(model, self.config)
         self.runner = ModelRunner(model, self.kv_cache.layout, store)
         settings = self.config.scheduler(model.config, self.runner.can_generate)
+        if self.config.num_pages is not None:
+            settings = limit_to_pages(settings, self.kv_cache)
         self.scheduler = Scheduler(settings, self.kv_cache, now)
         self.threads = ThreadController()
         self.counter = count()
@@ -271,11 +275,10 @@ class Engine:
             recover(self.state)
 
     def deliver_events(self) -> None:
-        """Call the listener with the events since the last call; one that raises is removed."""
-        if self.events.events:
+        """Call the listeners with the events since the last call; one that raises is removed."""
+        if self.kv_cache.pool.listener is not None:
             self.events.deliver()
-            if self.events.listener is None:
-                self.kv_cache.pool.listener = None
+            self.kv_cache.pool.listener = self.events.collector
 
     def pooling_output(self, request_id: str, x_TD: Tensor) -> RequestOutput:
         """The output of a text that was read as a whole: its hidden states or log-probabilities."""
@@ -322,13 +325,24 @@ class Engine:
         """Cache hits, pages and counts so far, with the best possible hit rate."""
         return self.scheduler.state.engine_stats()
 
-    def listen(self, listener: EventListener | None) -> None:
-        """Report every change of the pages from now on (cache/events.py), after the step or the
-        `abort` that made it; None: stop. A listener that raises is removed, and the exception is
-        logged."""
-        self.events.listener = listener
-        self.events.events.clear()
-        self.kv_cache.pool.listener = None if listener is None else self.events.events.append
+    def listen(self, listener: EventListener) -> ReplayedState:
+        """Report every change of pages and tree from now on (cache/events.py), after the step or
+        the `abort` that made it, and return the state before the first. There may be several
+        listeners; one that raises is removed, and the exception is logged."""
+        self.finish_recovery()
+        self.deliver_events()
+        self.events.add(listener)
+        self.kv_cache.pool.listener = self.events.collector
+        return self.cache_state()
+
+    def stop_listening(self, listener: EventListener) -> None:
+        """Remove a listener; events that it has not heard are dropped."""
+        self.events.remove(listener)
+        self.kv_cache.pool.listener = self.events.collector
+
+    def cache_state(self) -> ReplayedState:
+        """The pages with their holders and the tree, from page tables and caches themselves."""
+        return cache_state(self.scheduler.state)
 
     def save_cache(self, path: str | Path) -> CacheFileSummary:
         """Write the cached prefixes and sources to a file."""
@@ -381,7 +395,10 @@ def make_store(model: AnyModel, layout: KVCacheLayout, config: EngineConfig) -> 
     longest = -(-model.config.max_cached_len // config.page_size) * len(layout.groups)
     # one sequence of max_len fits, whatever cache_gib is: memory is allocated when used
     min_pages, page_bytes = 2 + 2 * longest, row * config.page_size
-    num_pages = cache_pages(model.config, config, page_bytes, min_pages, device)
+    if config.num_pages is None:
+        num_pages = cache_pages(model.config, config, page_bytes, min_pages, device)
+    else:
+        num_pages = checked_pages(config.num_pages + 1, page_bytes, device)  # one is reserved
     with torch.inference_mode(False):
         store = KVStore(specs, layout.layer_locations, num_pages, config.page_size, device, dtype)
         if config.reserve:

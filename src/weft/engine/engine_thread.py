@@ -8,7 +8,8 @@
 One thread for all models of a process: libgomp creates a team of threads for every thread that runs
 kernels, and two teams on the same cores wait for each other. Engines that have work get equal
 shares of the wall time (turns.py), and their steps are kept short meanwhile (latency_budget.py).
-Before each step the thread runs the commands of all engines.
+Before each step the thread runs the commands of all engines, and one unit of the background work
+(background_units.py) if there is any.
 
 The thread starts at first use. While nothing runs it holds weak references only, so that a thread
 that is dropped without `close` ends, and so does an engine. An engine that fails is removed, and
@@ -28,6 +29,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Protocol
 
+from weft.engine.background_units import BackgroundUnits
 from weft.engine.turns import TimeShare, Turns
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class EngineThread:
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now, self.turns = now, Turns()
+        self.background = BackgroundUnits()
         self.members: list[Member] = []
         """Replaced as a whole, never changed: the thread iterates over it."""
         self.wakeups: SimpleQueue[None] = SimpleQueue()
@@ -129,15 +132,16 @@ class EngineThread:
             pass
 
     def run_turn(self) -> bool:
-        """Thread: the commands of all engines, then one step of one of them. False: none has
-        work."""
+        """Thread: the commands of all engines, one background unit, then one step of one engine.
+        False: there is nothing to do."""
         busy = {
             member.share: (member, engine)
             for member, engine in self.engines()
             if self.prepare(member, engine)
         }
+        has_run_unit = self.background.has_work and self.background.run_one()
         if not busy:
-            return False
+            return has_run_unit
         member, engine = busy[self.turns.choose([*busy])]
         self.run_timed(member, engine, lambda: engine.run_step(len(busy) > 1))
         return True
@@ -178,6 +182,7 @@ class EngineThread:
 
     def end(self) -> None:
         """Thread: it was closed, and so are its engines."""
+        self.background.cancel_all()
         for member, engine in self.engines():
             engine.is_closed = True
             self.remove(member)
@@ -186,6 +191,7 @@ class EngineThread:
     def fail(self, error: BaseException) -> None:
         """Thread: it ends, and its engines with it."""
         self.is_closed = True
+        self.background.cancel_all()
         for member, engine in self.engines():
             self.remove(member)
             engine.fail(error)

@@ -1,17 +1,21 @@
-"""`LayeredForward`: a forward pass whose layers are run in several engine steps.
+"""`LayeredForward`: a forward pass that several engine steps compute, layer by layer.
 
-    x_1ND = layered.run(plan.layered)       some layers of the chunks; after the last one, x_1ND is
-                                            what `ModelRunner.forward` returns for them
+    x_1ND = layered.run(plan.layered)       a part of the work on the chunks; after the last layer,
+                                            x_1ND is what `ModelRunner.forward` returns for them
 
-Between two steps it keeps the hidden states x_ND of one such pass. A range that begins with layer 0
-replaces them, so a pass that is given up needs no message. Chunks that have left are left out: the
-rows of a batch do not depend on each other. Why layers are divided: scheduling/layered_prefill.py.
+A range of this work is run as at most three calls: the rest of a layer, whole layers, the beginning
+of a layer. A token reads the keys of those before it, which are in their pages then, so the bits
+are those of one call. Between two steps it keeps the hidden states of one such pass. A range from
+position 0 replaces them, so a pass that is given up needs no message. Chunks that have left are
+left out: the rows of a batch do not depend on each other. Why layers are divided:
+scheduling/layered_prefill.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -33,22 +37,59 @@ class RangeRunner(Protocol):
         None as the input of layer 0."""
 
 
+class LayerSpan(NamedTuple):
+    """Some layers for some of the packed tokens."""
+
+    layers: range
+    tokens: range
+
+
+def spans_of(layers: LayerRange) -> Iterator[LayerSpan]:
+    """The calls that compute a range, in order."""
+    num_tokens, position = layers.num_tokens, layers.begin
+    while position < layers.end:
+        layer, row = divmod(position, num_tokens)
+        num_layers = 1 if row else max(1, (layers.end - position) // num_tokens)
+        end = min(layers.end, (layer + num_layers) * num_tokens)
+        num_rows = end - position if num_layers == 1 else num_tokens
+        yield LayerSpan(range(layer, layer + num_layers), range(row, row + num_rows))
+        position = end
+
+
+def select_tokens(chunks: list[Chunk], tokens: range) -> list[Chunk]:
+    """The chunks that hold these of their packed tokens, without the others."""
+    selected, offset = [], 0
+    for chunk in chunks:
+        size = len(chunk.tokens)
+        begin, end = max(tokens.start - offset, 0), min(tokens.stop - offset, size)
+        if begin < end:
+            part = chunk.tokens[begin:end]
+            selected.append(replace(chunk, start=chunk.start + begin, tokens=part))
+        offset += size
+    return selected
+
+
 @dataclass(frozen=True)
 class HiddenStates:
-    """What the next layer reads."""
+    """What the next layer of each token reads."""
 
     chunks: list[Chunk]
     x_1ND: Tensor
     """Their tokens, chunk after chunk."""
-    layer: int
+    num_computed: list[int]
+    """For each chunk: `LayerRange.num_computed`."""
 
-    def select(self, chunks: list[Chunk]) -> Tensor:
-        """The rows of some of the chunks, in the order of these."""
-        if chunks == self.chunks:
-            return self.x_1ND
+    def select(self, layers: LayerRange) -> Tensor:
+        """The rows of the chunks of a range, which continues where these end."""
         sizes = [len(chunk.tokens) for chunk in self.chunks]
         rows = dict(zip(map(id, self.chunks), self.x_1ND.split(sizes, dim=1), strict=True))
-        return torch.cat([rows[id(chunk)] for chunk in chunks], dim=1)
+        computed = dict(zip(map(id, self.chunks), self.num_computed, strict=True))
+        names = [id(chunk) for chunk in layers.chunks]
+        assert [computed[name] for name in names] == layers.num_computed(layers.begin), (
+            f"position {layers.begin} has no input"
+        )
+        is_same = len(names) == len(rows)
+        return self.x_1ND if is_same else torch.cat([rows[name] for name in names], dim=1)
 
 
 class LayeredForward:
@@ -59,14 +100,27 @@ class LayeredForward:
         self.hidden: HiddenStates | None = None
 
     def run(self, layers: LayerRange) -> Tensor:
-        """x_1ND after these layers."""
-        hidden, x_1ND, chunks = self.hidden, None, layers.chunks
+        """x_1ND after this part of the work."""
+        x_1ND = None
         if layers.begin > 0:
-            assert hidden is not None and hidden.layer == layers.begin, (
-                f"layer {layers.begin} has no input"
-            )
-            x_1ND = hidden.select(chunks)
-        batch = InputBatch.of(chunks, self.runner.kv_layout)
-        x_1ND = self.runner.forward_range(batch, layers.begin, layers.end, x_1ND)
-        self.hidden = None if layers.is_last else HiddenStates(chunks, x_1ND, layers.end)
+            assert self.hidden is not None, f"position {layers.begin} has no input"
+            x_1ND = self.hidden.select(layers)
+        for span in spans_of(layers):
+            x_1ND = self.run_span(span, layers, x_1ND)
+        assert x_1ND is not None, "nothing was computed"
+        computed = layers.num_computed(layers.end)
+        self.hidden = None if layers.is_last else HiddenStates(layers.chunks, x_1ND, computed)
+        return x_1ND
+
+    def run_span(self, span: LayerSpan, layers: LayerRange, x_1ND: Tensor | None) -> Tensor:
+        """One call; the rows of x_1ND that it computes are replaced."""
+        begin, end = span.tokens.start, span.tokens.stop
+        batch = InputBatch.of(select_tokens(layers.chunks, span.tokens), self.runner.kv_layout)
+        part_1ND = None if span.layers.start == 0 or x_1ND is None else x_1ND[:, begin:end]
+        part_1ND = self.runner.forward_range(batch, span.layers.start, span.layers.stop, part_1ND)
+        if len(span.tokens) == layers.num_tokens:
+            return part_1ND
+        if x_1ND is None:
+            x_1ND = part_1ND.new_empty(1, layers.num_tokens, part_1ND.shape[2])
+        x_1ND[:, begin:end] = part_1ND
         return x_1ND

@@ -92,6 +92,17 @@ def load(
     """Load the model at a path, or of a name installed by `weft pull`, on a device: auto, cpu,
     cuda, cuda:N or mps. `engine`: an EngineConfig or its fields, such as {"cache_gib": 4}.
     `thread`: runs this model in turns with others; None: a thread for this model alone."""
+    checkpoint, settings = load_checkpoint_for(model, device, dtype, engine)
+    return LoadedModel(checkpoint, settings, thread=thread)
+
+
+def load_checkpoint_for(
+    model: str | Path,
+    device: str = "auto",
+    dtype: str = "float32",
+    engine: EngineConfig | Mapping[str, Any] | None = None,
+) -> tuple[Checkpoint, EngineConfig | None]:
+    """The checkpoint on a device, ready for an engine with these settings, and the settings."""
     place = choose_device(device)
     settings = EngineConfig.from_dict(engine, "engine") if isinstance(engine, Mapping) else engine
     if place.type == "cpu":
@@ -99,7 +110,7 @@ def load(
     checkpoint = load_checkpoint(model, place, choose_dtype(dtype, place))
     if settings is not None and settings.activations == "int8":
         enable_int8_activations(checkpoint.model)
-    return LoadedModel(checkpoint, settings, thread=thread)
+    return checkpoint, settings
 
 
 def enable_int8_activations(model: AnyModel) -> None:

@@ -88,6 +88,17 @@ def cache_pages(
     return max(MIN_PAGES, cache // page_bytes, min(min_pages, free // page_bytes))
 
 
+def checked_pages(num_pages: int, page_bytes: int, device: torch.device) -> int:
+    """The number of pages; a UsageError if there is no memory for them."""
+    limit = device_memory(device)
+    if limit is not None and num_pages * page_bytes > limit.available:
+        raise UsageError(
+            f"num_pages is {num_pages - 1:,}, which needs {gib(num_pages * page_bytes)}, but only "
+            f"{gib(limit.available)} are left of {limit.name}. Lower num_pages, or free memory."
+        )
+    return num_pages
+
+
 def limited_pages(cache_gib: float, page_bytes: int) -> int:
     """Pages of a cache that must not be exceeded; a UsageError if they are too few."""
     cache = int(cache_gib * GIB)

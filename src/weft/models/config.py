@@ -33,33 +33,46 @@ class ModelConfig(Config):
     """Everything needed to build a model. Defaults: the Transformer of Vaswani 2017, small."""
 
     kind: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
+    """Set by the task of a training run: pairs train an encoder-decoder, text a decoder (lm) or an
+    encoder (mlm)."""
     vocab_size: int = Field(8000, ge=1)
+    """Rows of the embedding matrix. A training run sets it to the size of its tokenizer."""
     source_vocab_size: int | None = Field(None, ge=1)
     """Size of a separate source vocabulary. None: source and target share one."""
     width: int = Field(256, ge=1)
     """Size of a token's vector (hidden size)."""
     num_layers: int = Field(4, ge=1, le=MAX_LAYERS)
+    """Number of blocks, each with attention and a feed-forward layer; in an encoder-decoder of each
+    side."""
     encoder_layers: int | None = Field(None, ge=1, le=MAX_LAYERS)
     """Layers of the encoder, if they differ from num_layers."""
     max_len: int = Field(1024, ge=1)
     """Maximum tokens of a sequence; learned positions have a table of this length."""
     dropout: float = Field(0.1, ge=0, lt=1)
+    """Probability with which training sets the outputs of embeddings and sub-layers to zero."""
     attention: AttentionConfig = AttentionConfig()
+    """Heads, kernel and pattern of the attention layers."""
     position: PositionConfig = SinusoidalConfig()
+    """How a layer knows the order of its tokens."""
     local_position: RotaryConfig | None = None
     """Rotary positions of the layers with a window (attention.pattern), if they differ (Gemma 3:
     base 10000 instead of 1000000). None: `position`, as in the other layers."""
     feedforward: FeedForwardConfig = MLPConfig()
+    """The layer after attention in each block."""
     dense_layers: int = Field(0, ge=0)
     """First layers whose feed-forward is `dense_feedforward` (DeepSeek: 1 to 3 before the experts
     begin)."""
     dense_feedforward: FeedForwardConfig = MLPConfig()
+    """The feed-forward layer of the first `dense_layers` blocks, where the others have experts."""
     norm: NormConfig = NormConfig()
+    """The normalization of the blocks and, unless final_norm is set, after the last one."""
     final_norm: bool | None = None
     """A norm after the last layer. None: yes unless every layer already ends in one (placement
     after)."""
     embedding: EmbeddingConfig = EmbeddingConfig()
+    """Token embeddings, and which matrices are shared."""
     head: LMHeadConfig = LMHeadConfig()
+    """The last layer, from hidden states to logits over the vocabulary."""
     pooler: bool = False
     """A dense layer with tanh on the first token's vector (BERT's sentence vector). Encoders
     only."""

@@ -21,6 +21,8 @@ class NormConfig(Config):
     """Which norm, and where it is placed."""
 
     kind: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """layernorm subtracts the mean and divides by the standard deviation; rmsnorm divides by the
+    root mean square only."""
     eps: float = Field(1e-5, gt=0)
     """Added to the variance, so that a vector of equal numbers is not divided by zero."""
     bias: bool | None = None
@@ -94,8 +96,9 @@ class MixtureOfExpertsConfig(Config):
     """Settings of the experts and of their router."""
 
     kind: Literal["experts"] = "experts"
+    """A router selects some of several feed-forward layers for each token."""
     num_experts: int = Field(8, ge=1)
-    """Number of routed experts."""
+    """Feed-forward layers from which the router selects experts_per_token for each token."""
     experts_per_token: int = Field(2, ge=1)
     """Routed experts selected for each token (top-k)."""
     shared_experts: int = Field(1, ge=0)
@@ -192,6 +195,7 @@ class LMHeadConfig(Config):
     """Settings of the LM head."""
 
     bias: bool = False
+    """Whether a trained number per token is added to the logits (Marian, BERT)."""
     scale: float = Field(1.0, gt=0)
     """Factor on the vectors before the product (T5 with a tied table: width ** -0.5)."""
     softcap: float | None = Field(None, gt=0)

@@ -84,7 +84,9 @@ def test_a_page_that_a_cache_forgot_is_noticed(world):
         world.check()
 
 
-@pytest.mark.parametrize("kind", ["alloc", "share", "free", "write", "copy"])
+@pytest.mark.parametrize(
+    "kind", ["alloc", "share", "free", "write", "copy", "node_added", "node_grown", "unlocked"]
+)
 def test_an_event_that_is_not_reported_is_noticed(kind):
     """Whatever kind of event is left out once, the replay is not the pool's own state."""
     world = World(layout=CROSS)

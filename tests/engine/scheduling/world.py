@@ -11,14 +11,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.cache import PREFIX_CACHES
-from weft.cache.events import CacheEvent, EventLog, ReplayedState, replay
+from weft.cache.events import CacheEvent, EventLog, TreeEvent
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.kv_groups import KVCacheGroup, KVCacheLayout
 from weft.cache.page_pool import PagePool
 from weft.cache.page_tables import first_readable_block
+from weft.cache.replay import ReplayedState, replay
 from weft.core.registry import pick
 from weft.engine.config import SchedulerConfig
-from weft.engine.scheduling.audit import audit, holders
+from weft.engine.scheduling.audit import audit, cache_state
 from weft.engine.scheduling.plan import (
     Appended,
     Child,
@@ -132,12 +133,15 @@ class World:
         """Outputs of requests that are done."""
         self.embedded: list[str] = []
         self.layers: dict[tuple[SequenceId, int], int] = {}
-        """Sequence and slot of the chunks of which some layers are computed: the next layer."""
+        """Sequence and slot of the chunks of which some layers are computed: how many times their
+        tokens were computed by a layer."""
         self.num_layered = 0
         """Steps that computed some layers of a chunk and not the last."""
 
     def listen(self, event: CacheEvent) -> None:
         self.log(event)
+        if isinstance(event, TreeEvent):
+            return
         is_kept = event.owner in ("prefix", "sources")  # after a reset: the page was never free
         if event.kind == "alloc" and not is_kept:
             self.rows[event.page] = [None] * self.pool.page_size
@@ -225,9 +229,10 @@ class World:
         """Some layers of the rows: nobody else may hold their pages, and nobody may read them
         before the last layer, with which the chunk is written."""
         R, places = self.pool.page_size, [(one.sequence_id, one.start) for one in layers.chunks]
-        for place in places if layers.begin else ():
-            assert self.layers.get(place) == layers.begin, f"{place} skips layers"
-        self.layers = dict.fromkeys(places, layers.end)
+        before = zip(places, layers.num_computed(layers.begin), strict=True)
+        for place, number in before if layers.begin else ():
+            assert self.layers.get(place) == number, f"{place} skips layers"
+        self.layers = dict(zip(places, layers.num_computed(layers.end), strict=True))
         self.num_layered += not layers.is_last
         for chunk in layers.chunks:
             for table in chunk.page_tables:
@@ -341,8 +346,10 @@ class World:
         replay(self.log.events, self.replayed)
         self.log.events.clear()
         assert self.replayed.counts == self.pool.reference_counts(), "replay differs from the pool"
-        assert self.replayed.holders == holders(self.state), "replay differs from the holders"
-        assert self.replayed.rows == self.state.filled_rows(), "replay differs from the rows"
+        state = cache_state(self.state)
+        assert self.replayed.holders == state.holders, "replay differs from the holders"
+        assert self.replayed.rows == state.rows, "replay differs from the rows"
+        assert self.replayed.nodes == state.nodes, "replay differs from the tree"
         for group in self.state.groups.values():
             assert group.times_overtaken <= self.config.patience, (
                 f"{group.request.id} is overtaken too often"

@@ -24,6 +24,7 @@ scheduler_state  SchedulerState: everything kept between two steps; SchedulerLoa
 step_times       StepTimes: how long steps take, measured from completed ones
 latency_budget   LatencyBudget: seconds that prefills may add to a step
 layered_prefill  LayeredPrefill: chunks whose layers are computed in several steps
+stream_start     StreamStart: streams that have just begun wait for short prompts
 commit           results of a step -> sequences, page tables and prefix cache
 audit            invariants checked from scratch (tests run it after every step)
 """

@@ -252,6 +252,23 @@ def longest_sequence(config: SchedulerConfig, kv_cache: KVCacheManager) -> int:
     return bisect_left(range(1, config.max_len + 1), True, key=is_too_long)
 
 
+def limit_to_pages(config: SchedulerConfig, kv_cache: KVCacheManager) -> SchedulerConfig:
+    """The settings for a KV cache with fewer pages than a sequence of max_len needs; a UsageError
+    if not even a prompt of one token and its answer fit."""
+    longest, pool = longest_sequence(config, kv_cache), kv_cache.pool
+    if longest < 2:
+        source = " and a source" if kv_cache.layout.cross_groups else ""
+        raise UsageError(
+            f"num_pages is {pool.num_usable}, but a sequence of 2 tokens{source} needs "
+            f"{len(kv_cache.layout.groups)} pages of this model. Raise num_pages to that or more."
+        )
+    if longest == config.max_len:
+        return config
+    note = f" (num_pages: the KV cache has {pool.num_usable} pages of {pool.page_size} tokens)"
+    limits = {"max_len": longest, "max_source_len": longest, "max_len_note": note}
+    return config.model_copy(update=limits)
+
+
 def max_window_blocks(window: int | None, chunk: int, page_size: int, total: int) -> int:
     """Maximum number of blocks of one group that a sequence holds with chunks of this size."""
     if window is None:

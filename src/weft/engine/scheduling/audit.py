@@ -14,6 +14,7 @@ from collections import Counter
 
 from weft.cache.encoder_cache import OWNER as SOURCES
 from weft.cache.prefix_cache import OWNER as PREFIX
+from weft.cache.replay import ReplayedState
 from weft.engine.scheduling.scheduler_state import SchedulerState
 from weft.engine.scheduling.sequence import Sequence, SequenceGroup
 
@@ -60,7 +61,9 @@ def check_layers(state: SchedulerState) -> None:
     """Chunks whose layers are being computed."""
     if state.layered is None:
         return
-    assert 0 <= state.layered.next_layer < state.layered.num_layers, "no layer is left to compute"
+    num_tokens = sum(len(chunk.tokens) for chunk in state.layered.all_chunks)
+    limit = num_tokens * state.layered.num_layers
+    assert 0 <= state.layered.position <= limit, f"{state.layered.position} of {limit} computed"
     for name, chunks in state.layered.chunks.items():
         assert chunks and name in state.running, f"{name} has layers but does not run"
         sequences = {one.index: one for one in state.running[name].sequences}
@@ -93,6 +96,12 @@ def holders(state: SchedulerState) -> Holders:
         if group.source is not None:
             hold(group.source.all_pages, group.request.id)
     return owners
+
+
+def cache_state(state: SchedulerState) -> ReplayedState:
+    """The holders and filled rows of all pages, and the tree, from the structures themselves: what
+    the events since any earlier state lead to."""
+    return ReplayedState(holders(state), state.filled_rows(), state.kv_cache.prefix_cache.tree())
 
 
 def check_conservation(state: SchedulerState, owners: Holders) -> None:

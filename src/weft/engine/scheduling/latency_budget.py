@@ -3,7 +3,7 @@
     while a stream decodes   prefill_share times a decode step, at least min_prefill_seconds: then
                              the time between two tokens of a stream is a small multiple of the time
                              without prefills. Chunks that take longer are divided by layers among
-                             up to MAX_PARTS steps (layered_prefill.py)
+                             about MAX_PARTS steps (layered_prefill.py)
     while another engine     the same, but at least shared_prefill_seconds: engines of one thread
     waits for its turn       alternate within a short time (engine_thread.py)
     otherwise                what is left of max_plan_seconds: a request that arrives, and one that
@@ -19,27 +19,23 @@ a token varies with the context, the machine and its load by a factor of ten.
 
 from __future__ import annotations
 
-from math import ceil
-
 from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.plan import Chunk, mean_context
-from weft.engine.scheduling.step_times import StepTimes
+from weft.engine.scheduling.step_times import UNLIMITED, StepTimes
 
-MAX_PARTS = 15
-"""Steps that share the layers of a chunk. With fewer, chunks of a long prompt are too small to be
-efficient; with one layer per step of a usual model, a step cannot be made shorter when the machine
-becomes slower."""
-FILL = 0.9
-"""Chunks are sized for this part of the steps' time, so that an estimate that is a little too low
-does not leave out a layer of each step."""
+MAX_PARTS = 14
+"""Steps that share the layers of a chunk, by the times that are expected when it begins. In fewer
+steps, chunks of a long prompt are too small to be efficient; a chunk that takes more of them delays
+the prompts behind it."""
+MIN_LAYERED_CHUNK = 256
+"""Tokens of such a chunk, if the prompt has so many, even if they take more steps: below, calls of
+some tokens of a layer become inefficient."""
+FILL = (0.7, 0.9)
+"""Part of its seconds for which a step computes layers: a step may take longer than is expected,
+and the decodes of a stream become slower as its context grows."""
 MIN_CHUNK = 2
 """Fewer tokens cost nearly as much: a step computes at least so many of one prompt, and begins no
 further prompt for less."""
-
-
-def num_parts(num_layers: int) -> int:
-    """Steps that share the layers of a chunk: each runs the same number of layers."""
-    return ceil(num_layers / ceil(num_layers / MAX_PARTS))
 
 
 class LatencyBudget:
@@ -62,41 +58,54 @@ class LatencyBudget:
             least = config.min_prefill_seconds if has_stream else config.shared_prefill_seconds
             share = config.prefill_share * self.decode_seconds
             self.seconds = min(self.seconds, max(share, least))
-        self.num_parts = num_parts(config.num_layers) if has_stream else 1
-        self.chunk_seconds = self.seconds
+        self.can_divide = has_stream and config.num_layers > 1
+        """Whether several steps may compute a chunk, each some of its layers."""
+        self.chunk_seconds = (MAX_PARTS if self.can_divide else 1) * self.seconds
         """Seconds that the chunks of a plan may take, in one step or several."""
-        if self.num_parts > 1:
-            self.chunk_seconds = max(self.seconds, FILL * self.num_parts * self.seconds)
         self.left = 1.0
         """Part of these seconds that is not used yet."""
+
+    def limit(self, seconds: float) -> None:
+        """At most so many seconds, in one step."""
+        self.seconds = self.chunk_seconds = min(self.seconds, seconds)
+        self.can_divide = False
 
     def num_tokens(self, context: int, reserved: float = 0.0) -> int:
         """Tokens that a prompt may compute after `context` others; 0: it has to wait. `reserved`:
         part of the seconds that is kept for others."""
-        num_tokens = self.times.prefill_tokens(self.chunk_seconds, context)
-        num_tokens = int((self.left - reserved) * num_tokens)
+        num_tokens = int((self.left - reserved) * self.max_tokens(context))
         if num_tokens < MIN_CHUNK:
             return 0 if self.left < 1 else MIN_CHUNK
         return num_tokens
 
     def use(self, num_tokens: int, context: int) -> None:
         """Tokens of a prompt were planned."""
-        self.left -= num_tokens / self.times.prefill_tokens(self.chunk_seconds, context)
+        self.left -= num_tokens / self.max_tokens(context)
+
+    def max_tokens(self, context: int) -> int:
+        """Tokens after `context` others that take all of the time."""
+        if not self.can_divide:
+            return self.times.prefill_tokens(self.chunk_seconds, context)
+        cost = self.times.layered_seconds(MIN_LAYERED_CHUNK, context) / MIN_LAYERED_CHUNK
+        return max(MIN_LAYERED_CHUNK, int(self.chunk_seconds / cost)) if cost else UNLIMITED
 
     def has_time_for(self, chunks: list[Chunk]) -> bool:
         """Whether all layers of these prefills are expected to fit into one step."""
         return self.expected_seconds(chunks) <= self.seconds
 
-    def num_layers_of(self, chunks: list[Chunk]) -> int:
-        """Layers of these prefills that one step has time for; at least 1."""
-        layer_seconds = self.expected_seconds(chunks) / self.num_layers
-        if layer_seconds * self.num_layers <= self.seconds:
-            return self.num_layers
-        return max(1, int(self.seconds / layer_seconds))
+    def num_layered_tokens(self, chunks: list[Chunk]) -> tuple[int, int]:
+        """How many tokens of these prefills, counted once for each layer, a step should compute: at
+        least, and at most."""
+        num_tokens = self.num_layers * sum(len(chunk.tokens) for chunk in chunks)
+        seconds = self.seconds / (self.expected_seconds(chunks) or self.seconds or 1.0)
+        least, most = (int(num_tokens * min(1.0, fill * seconds)) for fill in FILL)
+        return least, most
 
     def expected_seconds(self, chunks: list[Chunk]) -> float:
-        num_tokens = sum(len(chunk.tokens) for chunk in chunks)
-        return self.times.prefill_seconds(num_tokens, mean_context(chunks))
+        num_tokens, context = sum(len(chunk.tokens) for chunk in chunks), mean_context(chunks)
+        if self.can_divide:
+            return self.times.layered_seconds(num_tokens, context)
+        return self.times.prefill_seconds(num_tokens, context)
 
     @property
     def num_encoder_tokens(self) -> int:

@@ -1,15 +1,17 @@
-"""`LayeredPrefill`: chunks of prompts whose layers are computed in several steps, between decodes.
+"""`LayeredPrefill`: chunks of prompts that several steps compute layer by layer, between decodes.
 
-    step 1   decodes   layers 0-3 of the chunks
-    step 2   decodes   layers 4-7
+    step 1   decodes   layers 0 and 1 of all tokens, layer 2 of the first 48
+    step 2   decodes   layer 2 of the others, layer 3, layer 4 of the first 112
     ...
-    step 8   decodes   layers 28-29: the chunks are computed, and sampled if their prompt ends
+    step 9   decodes   the rest of layer 29: the chunks are computed, and sampled if a prompt ends
 
 While a stream decodes, a step has time for a few tokens of a prompt. Every chunk reads all keys
 before it, so in chunks of a few tokens a long prompt takes five times as long; in these chunks of
-up to a few hundred tokens it takes as long as alone, beside the decodes. The hidden states between
-two steps are kept by the model runner (layered_forward.py). Until the last layer nothing counts as
-computed: a group that is preempted or cancelled in between only loses this work.
+up to a few hundred tokens it takes as long as alone, beside the decodes. A step may end within a
+layer, so that it uses all of its time: a layer of a few hundred tokens takes as long as half a
+step. The hidden states between two steps are kept by the model runner (layered_forward.py). Until
+the last layer nothing counts as computed: a group that is preempted or cancelled in between only
+loses this work.
 
 Differs from chunked prefill (Sarathi-Serve, Agrawal 2024), which divides a prompt by tokens only;
 as in layered prefill (Lee 2025), which assigns each step one group of layers.
@@ -21,6 +23,10 @@ from dataclasses import dataclass
 
 from weft.engine.scheduling.plan import Chunk, LayerRange
 
+BLOCK = 32
+"""Tokens of one layer that a step computes at least, and a multiple of which it ends with: blocks
+of queries of the attention kernel."""
+
 
 @dataclass(eq=False)
 class LayeredPrefill:
@@ -30,13 +36,30 @@ class LayeredPrefill:
     """By request id."""
     num_layers: int
     """Of the model."""
-    next_layer: int = 0
+    position: int = 0
+    """What is computed (`LayerRange`)."""
 
     @property
     def all_chunks(self) -> list[Chunk]:
         return [chunk for chunks in self.chunks.values() for chunk in chunks]
 
-    def next_range(self, num_layers: int) -> LayerRange:
-        """The next layers, at most so many."""
-        end = min(self.num_layers, self.next_layer + num_layers)
-        return LayerRange(self.all_chunks, self.next_layer, end, self.num_layers)
+    def next_range(self, least: int, most: int) -> LayerRange:
+        """From `least` to `most` tokens of one layer each, as far as there are any: up to the end
+        of a layer if possible, as each part of a layer is a call of its own."""
+        chunks, begin = self.all_chunks, self.position
+        size = sum(len(chunk.tokens) for chunk in chunks)
+        end = (begin + most) // size * size
+        if end < begin + least:
+            end = begin + (least + most) // 2
+            end -= end % size % BLOCK
+        end = max(end, min(begin + BLOCK, (begin // size + 1) * size))
+        return LayerRange(chunks, begin, min(end, size * self.num_layers), self.num_layers)
+
+    def remove(self, request_id: str) -> None:
+        """A request has left, or waits again."""
+        if request_id not in self.chunks:
+            return
+        before = LayerRange(self.all_chunks, 0, self.position, self.num_layers)
+        del self.chunks[request_id]
+        computed = zip(before.chunks, before.num_computed(self.position), strict=True)
+        self.position = sum(num for chunk, num in computed if chunk.request.id != request_id)

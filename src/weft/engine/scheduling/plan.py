@@ -105,7 +105,8 @@ class ScheduledPooling:
 
 @dataclass(frozen=True, eq=False)
 class LayerRange:
-    """Layers `begin` to `end` for chunks that several steps compute (layered_prefill.py)."""
+    """What one step computes of chunks whose layers are divided (layered_prefill.py). A position
+    counts tokens, layer after layer: all chunks have passed layer l at (l + 1) * num_tokens."""
 
     chunks: list[Chunk]
     begin: int
@@ -114,17 +115,28 @@ class LayerRange:
     """Of the model."""
 
     @property
-    def is_last(self) -> bool:
-        return self.end == self.num_layers
-
-    @property
     def num_tokens(self) -> int:
         return sum(len(chunk.tokens) for chunk in self.chunks)
 
     @property
+    def is_last(self) -> bool:
+        return self.end == self.num_layers * self.num_tokens
+
+    @property
     def share(self) -> float:
-        """Part of the layers."""
-        return (self.end - self.begin) / self.num_layers
+        """Part of the work on these chunks."""
+        return (self.end - self.begin) / (self.num_layers * self.num_tokens)
+
+    def num_computed(self, position: int) -> list[int]:
+        """What a position means for each chunk: its tokens, counted once for each layer that has
+        computed them. They add up to the position."""
+        layer, row = divmod(position, self.num_tokens)
+        counts, begin = [], 0
+        for chunk in self.chunks:
+            num_tokens = len(chunk.tokens)
+            counts.append(layer * num_tokens + min(max(row - begin, 0), num_tokens))
+            begin += num_tokens
+        return counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,6 +305,10 @@ class PlanBuilder:
         self.num_admitted = self.num_preempted = 0
         self.is_full = False
         """The last group that was tried found no pages, tokens or place."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.chunks or self.layered or self.sources or self.poolings)
 
     def add(self, group: SequenceGroup, chunks: list[Chunk], copies: list[PageCopy]) -> None:
         self.chunks[group.request.id] = chunks

@@ -1,6 +1,7 @@
 """`Planner`: the plan of one step.
 
-    decodes      one token per sequence of every decoding group, and drafts
+    decodes      one token per sequence of every decoding group, and drafts; streams that have just
+                 begun may wait for short prompts (stream_start.py)
     prefills     chunks of running groups, within the rest of the token budget and the latency
                  budget (latency_budget.py)
     admission    waiting groups, until pages, tokens, time or max_running are used up
@@ -40,6 +41,7 @@ from weft.engine.scheduling.plan import (
 )
 from weft.engine.scheduling.scheduler_state import SchedulerState
 from weft.engine.scheduling.sequence import SequenceGroup
+from weft.engine.scheduling.stream_start import StreamStart, has_begun
 from weft.engine.scheduling.waiting_queue import WaitingQueue
 
 MEASURE_EVERY = 16
@@ -47,20 +49,22 @@ MEASURE_EVERY = 16
 
 
 class Planner:
-    """Makes the plan of a step. It has no state of its own between two plans."""
+    """Makes the plan of a step. Between two plans it only keeps how long streams are held."""
 
     def __init__(self, state: SchedulerState) -> None:
         self.state, self.config, self.kv_cache = state, state.config, state.kv_cache
         self.latency = LatencyBudget(self.config, state.step_times)
         """Of the current plan."""
+        self.stream_start = StreamStart(state)
         self.admission = Admission(state.config, state.kv_cache, state.statistics, state.now)
 
     def plan(self, step: int, drafter: Drafter | None) -> Plan:
         builder = PlanBuilder(step, self.config.token_budget, self.config.encoder_budget)
         self.force_preemption(builder)
         num_forced = builder.num_preempted
-        self.schedule_decodes(builder, drafter)
-        self.limit_latency(builder)
+        hold_seconds = self.stream_start.seconds()
+        self.schedule_decodes(builder, drafter, hold_seconds > 0.0)
+        self.limit_latency(builder, hold_seconds)
         if self.latency.has_stream and step % MEASURE_EVERY == 0:
             pass  # the time of a step that only decodes changes with the load and the contexts
         elif self.state.layered is not None:
@@ -70,15 +74,22 @@ class Planner:
             if builder.num_preempted == num_forced and self.state.waiting:
                 self.admit(builder)
             self.divide_layers(builder)
+        if hold_seconds and builder.is_empty:  # the prompts wait for pages
+            self.schedule_decodes(builder, drafter)
         if self.config.num_steps > 1 and builder.layered is None:
             self.plan_multi_step(builder)
         self.state.waiting.count(builder)
         self.state.statistics.preempted += builder.num_preempted
         return builder.build()
 
-    def schedule_decodes(self, builder: PlanBuilder, drafter: Drafter | None) -> None:
-        """Every decoding group computes one token per sequence, and drafts if the budget allows."""
+    def schedule_decodes(
+        self, builder: PlanBuilder, drafter: Drafter | None, holds_streams: bool = False
+    ) -> None:
+        """Every decoding group computes one token per sequence, and drafts if the budget allows.
+        `holds_streams`: except for streams that have begun."""
         groups = [group for group in self.state.running.values() if group.is_decoding]
+        if holds_streams:
+            groups = [group for group in groups if not has_begun(group)]
         drafts = None
         if drafter is not None:
             num_left = builder.budget - sum(len(group.sequences) for group in groups)
@@ -95,13 +106,16 @@ class Planner:
                     drafts.add_drafts(group, sequence, chunk)
             self.schedule_chunks(group, chunks, builder)
 
-    def limit_latency(self, builder: PlanBuilder) -> None:
-        """Set the latency budget for what is added to the decodes."""
+    def limit_latency(self, builder: PlanBuilder, hold_seconds: float) -> None:
+        """Set the latency budget for what is added to the decodes. `hold_seconds`: for which
+        streams wait."""
         decodes = [chunk for chunks in builder.chunks.values() for chunk in chunks]
         has_stream = self.state.num_streamed > 0 and any(
             chunk.request.is_streamed for chunk in decodes
         )
         self.latency = self.latency_budget(len(decodes), has_stream)
+        if hold_seconds:
+            self.latency.limit(hold_seconds)
         builder.encoder_budget = min(builder.encoder_budget, self.latency.num_encoder_tokens)
 
     def schedule_decode(self, group: SequenceGroup, builder: PlanBuilder) -> None:
@@ -157,7 +171,7 @@ class Planner:
                 num_reserved, reserved = builder.budget // 2, 0.5
         for group in groups:
             name = group.request.id
-            if name in builder.chunks or name not in self.state.running:
+            if name in builder.chunks or name not in self.state.running or has_begun(group):
                 continue
             num_tokens = self.latency.num_tokens(group.first.num_computed, reserved)
             budget = min(builder.budget - num_reserved, num_tokens)
@@ -173,21 +187,21 @@ class Planner:
 
     def divide_layers(self, builder: PlanBuilder) -> None:
         """Compute the prefills in several steps if one has no time for them."""
-        if self.latency.num_parts == 1:
+        if not self.latency.can_divide:
             return
         names = [name for name in builder.chunks if not self.state.running[name].is_decoding]
         chunks = [chunk for name in names for chunk in builder.chunks[name]]
-        if self.latency.has_time_for(chunks):
+        if not chunks or self.latency.has_time_for(chunks):
             return
         layered = {name: builder.chunks.pop(name) for name in names}
         self.state.layered = LayeredPrefill(layered, self.config.num_layers)
         self.schedule_layers(builder)
 
     def schedule_layers(self, builder: PlanBuilder) -> None:
-        """Compute the next layers; with the last one, their chunks are computed."""
+        """Compute what one step has time for; after the last layer their chunks are computed."""
         layered = self.state.layered
         assert layered is not None, "no chunk is divided by layers"
-        builder.layered = layered.next_range(self.latency.num_layers_of(layered.all_chunks))
+        builder.layered = layered.next_range(*self.latency.num_layered_tokens(layered.all_chunks))
         if builder.layered.is_last:
             builder.chunks |= layered.chunks
 

@@ -164,14 +164,14 @@ class SchedulerState:
     def drop_layers(self, group: SequenceGroup) -> None:
         """Forget the layers that were computed of a group's chunks."""
         if self.layered is not None:
-            self.layered.chunks.pop(group.request.id, None)
+            self.layered.remove(group.request.id)
             if not self.layered.chunks:
                 self.layered = None
 
     def advance_layers(self, computed: LayerRange) -> None:
         """These layers were computed."""
         if self.layered is not None:
-            self.layered.next_layer = computed.end
+            self.layered.position = computed.end
             if computed.is_last:
                 self.layered = None
 

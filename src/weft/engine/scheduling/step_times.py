@@ -2,6 +2,7 @@
 
     decode_seconds(8)            a step that decodes 8 sequences
     prefill_tokens(0.02, 1000)   prompt tokens after 1,000 others that add so much to a step
+    layered_seconds(128, 1000)   all layers of a chunk that is divided by layers
     encoder_tokens(0.02)         the same for sources and texts
     prefill_rate, decode_rate    tokens per second of steps of their kind
 
@@ -18,6 +19,9 @@ digits, there is a line
 chunk never costs more than one of a smaller chunk that was measured later, so that no size is given
 up after one slow step; and never less than one of a still larger chunk that was measured later, so
 that a size that has not been used since contexts were short is not underestimated.
+
+Chunks that are divided by layers (layered_prefill.py) have one line for all sizes: a layer reads
+its weights once for each call, from a cache, so that a token costs the same from LAYERED_TOKENS on.
 """
 
 from __future__ import annotations
@@ -42,6 +46,8 @@ OUTLIER = 2.0
 """A step counts at most this many times the average: a garbage collection or another process."""
 SMALLER_COST = 1.3
 """Expected cost of a token, relative to that in chunks of twice the size, until it is measured."""
+LAYERED_TOKENS = 24
+"""A layer of fewer tokens takes as long as one of so many."""
 UNLIMITED = 1 << 30
 
 
@@ -173,6 +179,29 @@ class ChunkCost:
 
 
 @dataclass
+class LayeredCost:
+    """Seconds per prompt token, through all layers, of chunks that are divided by layers; until
+    there are any, of other chunks."""
+
+    level: MovingAverage = field(default_factory=MovingAverage)
+    """At this context."""
+    context: float = 0.0
+    line: ContextCost = field(default_factory=ContextCost)
+
+    def at(self, context: float, half_context: float) -> float:
+        """`half_context`: used as long as its own is not known."""
+        if self.line.half_context < inf:
+            half_context = self.line.half_context
+        ratio = (1 + context / half_context) / (1 + self.context / half_context)
+        return self.level.seconds * ratio
+
+    def add(self, context: float, seconds: float, half_context: float) -> None:
+        self.level.seconds, self.context = self.at(context, half_context), context
+        self.level.add(seconds)
+        self.line.add(context, seconds)
+
+
+@dataclass
 class StepTimes:
     """The measured times of one engine. Every time is passed in."""
 
@@ -182,6 +211,7 @@ class StepTimes:
     """By the binary digits of the number of sequences."""
     chunks: dict[int, ChunkCost] = field(default_factory=dict)
     """By the binary digits of the number of prompt tokens."""
+    layered: LayeredCost = field(default_factory=LayeredCost)
     encoder_token: MovingAverage = field(default_factory=MovingAverage)
     num_prefills: int = 0
 
@@ -237,6 +267,21 @@ class StepTimes:
             return 0.0
         return num_tokens * self.token_seconds(num_tokens.bit_length(), context)
 
+    def layered_seconds(self, num_tokens: int, context: float) -> float:
+        """What all layers of a chunk that is divided by layers add to its steps; 0.0: not measured
+        yet."""
+        return max(num_tokens, LAYERED_TOKENS) * self.layered_token_seconds(context)
+
+    def layered_token_seconds(self, context: float) -> float:
+        if self.layered.level.num:
+            return self.layered.at(context, self.half_context)
+        return self.token_seconds(LAYERED_TOKENS.bit_length(), context) if self.chunks else 0.0
+
+    @property
+    def half_context(self) -> float:
+        """Of the chunks that depend most on their context; infinite until it is known."""
+        return min([one.line.half_context for one in self.chunks.values()], default=inf)
+
     def encoder_tokens(self, seconds: float) -> int:
         """Tokens of sources and texts that add so much to a step; at least 1."""
         cost = self.encoder_token.seconds
@@ -262,11 +307,18 @@ class StepTimes:
         self.prefill.add(num_computed, rest)
         if num_encoded:
             self.encoder_token.add(rest / num_computed)
-        if num_prefill:
+        if num_prefill and num_computed:
+            self.add_layered(prefills, num_computed / num_prefill, rest)
+        if num_prefill and plan.layered is None:
             cost = self.chunks.get(num_prefill.bit_length(), ChunkCost())
             cost.add(mean_context(prefills), rest / num_computed, self.num_prefills + 1)
             self.chunks[num_prefill.bit_length()] = cost  # complete, should this be interrupted
             self.num_prefills += 1
+
+    def add_layered(self, chunks: list[Chunk], share: float, seconds: float) -> None:
+        """Record all layers of some chunks, or a part of them: others are no more expensive."""
+        num_tokens = share * max(LAYERED_TOKENS, sum(len(chunk.tokens) for chunk in chunks))
+        self.layered.add(mean_context(chunks), seconds / num_tokens, self.half_context)
 
     def add_decode(self, num_sequences: int, num_steps: int, seconds: float) -> None:
         """Record a step, or several in one plan, that only decoded."""

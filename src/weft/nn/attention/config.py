@@ -29,6 +29,8 @@ class PatternConfig(Config):
     """Which keys a query may attend to, in addition to the causal mask (masks/)."""
 
     kind: Literal["full", "window", "dilated", "strided", "global", "blocks"] = "full"
+    """full: all keys. window: the nearest ones. dilated, strided, global, blocks: sparse patterns
+    made from the settings below."""
     window: int = Field(256, ge=1)
     """Keys in the window, the query's own included (window, dilated, global)."""
     step: int = Field(2, ge=1)
@@ -39,6 +41,7 @@ class PatternConfig(Config):
     """Global: the first tokens, which attend to every token and are attended to by every token
     (Beltagy 2020)."""
     block_size: int = Field(64, ge=1)
+    """blocks: tokens on each side of a block of the block-sparse pattern."""
     blocks: tuple[tuple[bool, ...], ...] | None = None
     """Blocks: rows of query blocks by key blocks; True: these queries attend to those keys."""
     full_every: int | None = Field(None, ge=1)
@@ -80,7 +83,7 @@ class LatentConfig(Config):
     rope_size: int | None = Field(None, ge=2)
     """Part of the key with the position, shared by all heads. None: half the head size."""
     value_size: int | None = Field(None, ge=1)
-    """None: head size."""
+    """mla: numbers of a value per head. None: the head size."""
     norm_eps: float | None = Field(None, gt=0)
     """eps of the norms over latent rows. None: as for the other norms. DeepSeek: always 1e-6."""
     form: Literal["auto", "expanded", "absorbed"] = "auto"
@@ -94,6 +97,7 @@ class AttentionConfig(Config):
     """mha: keys and values for every head; gqa: for groups of heads; mqa: one for all; mla: one
     latent row."""
     num_heads: int = Field(8, ge=1)
+    """Query heads H. The width must be a multiple of it, unless head_size is set."""
     num_kv_heads: int | None = Field(None, ge=1)
     """Groups of gqa. None: a quarter of the heads, at least two, where that divides them."""
     head_size: int | None = Field(None, ge=1)
@@ -112,7 +116,10 @@ class AttentionConfig(Config):
     """Share of attention weights dropped in training. Above 0 the reference kernel is used in
     training."""
     kernel: Literal["auto", "reference", "flash", "sparse"] = "auto"
+    """How attention is computed; results agree up to rounding. auto: sparse for long texts whose
+    pattern allows few keys, otherwise flash. reference: as in the paper."""
     pattern: PatternConfig = PatternConfig()
+    """Which keys a query attends to, besides the causal mask of a decoder."""
     latent: LatentConfig = LatentConfig()
     """Sizes of kind mla; other kinds ignore them."""
 

@@ -57,12 +57,14 @@ class NoPositionConfig(PositionConfigBase):
     (NoPE, Haviv 2022); an encoder without positions treats its input as a bag of words."""
 
     kind: Literal["none"] = "none"
+    """No position encoding: without a causal mask, attention is a bag of words."""
 
 
 class SinusoidalConfig(PositionConfigBase):
     """Settings of the sinusoids."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
+    """Sines and cosines added to the embeddings (Vaswani 2017)."""
     base: float = Field(10000.0, gt=1)
     """Wavelength of the slowest sinusoid, in units of 2 pi tokens."""
     layout: Literal["interleaved", "halves"] = "interleaved"
@@ -89,6 +91,7 @@ class LearnedConfig(PositionConfigBase):
     """Settings of the table."""
 
     kind: Literal["learned"] = "learned"
+    """A trained vector per position, added to the embeddings (GPT-2, BERT)."""
     max_len: int | None = Field(None, ge=1)
     """Positions in the table. None: the model's max_len."""
     offset: int = Field(0, ge=0)
@@ -108,6 +111,8 @@ class ShawConfig(PositionConfigBase):
     """Settings of the learned distance vectors."""
 
     kind: Literal["shaw"] = "shaw"
+    """Trained vectors per clipped distance; their products with the queries are added to the scores
+    (Shaw 2018)."""
     max_distance: int = Field(16, ge=1)
     """Larger distances are clipped to this one (16 in the paper)."""
     init_std: float = Field(0.02, gt=0)
@@ -122,7 +127,10 @@ class T5BiasConfig(PositionConfigBase):
     """Settings of the buckets."""
 
     kind: Literal["bucketed"] = "bucketed"
+    """A trained bias per head and bucket of distances, added to the scores (T5)."""
     num_buckets: int = Field(32, ge=4)
+    """Number of trained biases per head; distances are sorted into them, long ones
+    logarithmically."""
     max_distance: int = Field(128, ge=2)
     """All keys at least this far away share one bucket."""
     init_std: float = Field(0.02, gt=0)
@@ -151,6 +159,7 @@ class AlibiConfig(PositionConfigBase):
     """Settings of ALiBi: it has none."""
 
     kind: Literal["alibi"] = "alibi"
+    """A bias that grows linearly with the distance, added to the scores (ALiBi, Press 2022)."""
 
 
 class ScalingBase(Config):
@@ -171,12 +180,14 @@ class NoScaling(ScalingBase):
     """Angles as trained."""
 
     kind: Literal["none"] = "none"
+    """Positions are used as they are, without scaling."""
 
 
 class LinearScaling(ScalingBase):
     """All angles divided by one factor: position interpolation."""
 
     kind: Literal["linear"] = "linear"
+    """All positions are divided by a factor (Chen 2023)."""
     factor: float = Field(ge=1)
     """How many times longer than in training a sequence may be."""
 
@@ -189,6 +200,7 @@ class DynamicScaling(ScalingBase):
     """
 
     kind: Literal["dynamic"] = "dynamic"
+    """The base grows with the length of the text (dynamic NTK)."""
     factor: float = Field(ge=1)
     """Growth of the base with the length."""
     original_max_len: int = Field(ge=1)
@@ -199,6 +211,7 @@ class YarnScaling(ScalingBase):
     """Low frequencies are interpolated, high ones kept, and the softmax is sharpened slightly."""
 
     kind: Literal["yarn"] = "yarn"
+    """Low frequencies are interpolated, high ones kept (YaRN, Peng 2023)."""
     factor: float = Field(ge=1)
     """How many times longer than in training a sequence may be."""
     original_max_len: int = Field(ge=1)
@@ -246,6 +259,7 @@ class Llama3Scaling(ScalingBase):
     """Long wavelengths are interpolated, short ones kept, a ramp between."""
 
     kind: Literal["llama3"] = "llama3"
+    """The frequency bands of Llama 3.1."""
     factor: float = Field(8.0, ge=1)
     """How many times longer than in training a sequence may be."""
     low_frequency_factor: float = Field(1.0, gt=0)
@@ -275,6 +289,7 @@ class RotaryConfig(PositionConfigBase):
     """Settings of the rotation."""
 
     kind: Literal["rotary"] = "rotary"
+    """Queries and keys are rotated by an angle per position (RoPE, Su 2021)."""
     base: float = Field(10000.0, gt=1)
     """The slowest pair makes one turn in about 2 pi * base tokens. 500000: Llama 3."""
     fraction: float = Field(1.0, gt=0, le=1)
