@@ -67,12 +67,13 @@ def test_a_run_is_compared_with_all_its_checkpoints(tmp_path):
     out = tmp_path / "run"
     run_training(recipe(), files(tmp_path), out)
     parts = ("optimiser.safetensors", "state.json", "weights.safetensors")
-    expected = MODEL_FILES | {f"checkpoints/{step:08d}/{p}" for step in (8, 12) for p in parts}
+    model_files = MODEL_FILES | {"examples.json"}
+    expected = model_files | {f"checkpoints/{step:08d}/{p}" for step in (8, 12) for p in parts}
     assert results(out) == dict.fromkeys(expected, "ok")
     flip_a_bit(out / "checkpoints" / "00000008" / "optimiser.safetensors")
     assert results(out)["checkpoints/00000008/optimiser.safetensors"] == "differs"
     (out / "model.safetensors").unlink()  # as if it were not finished
-    assert set(results(out)) == expected - MODEL_FILES
+    assert set(results(out)) == expected - model_files
     (out / "checkpoints" / "00000012" / SUMS_FILE).unlink()
     assert results(out)["checkpoints/00000012"] == "not recorded"
 

@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.engine.tiny import LINES, TASKS, tiny
 from weft.checkpoint import weft_folder
-from weft.checkpoint.folder_files import CONFIG_FILE, SCORES_FILE
+from weft.checkpoint.examples import ExampleInput
+from weft.checkpoint.folder_files import CONFIG_FILE, EXAMPLES_FILE, SCORES_FILE
 from weft.checkpoint.safetensors_header import WEIGHTS_FILE
 from weft.checkpoint.sha256sums import SUMS_FILE
 from weft.checkpoint.weft_folder import Checkpoint, load_folder, save_folder, unique_state
@@ -105,6 +106,19 @@ def test_languages_are_stored_if_they_are_known(tmp_path):
     save_folder(tmp_path / "other", tiny())
     assert "languages" not in json.loads((tmp_path / "other" / CONFIG_FILE).read_text())
     assert load_folder(tmp_path / "other").languages is None
+
+
+def test_examples_are_stored_and_a_damaged_file_is_ignored(tmp_path, caplog):
+    examples = (ExampleInput("two cats", "zwei Katzen"), ExampleInput("\u6211"))
+    save_folder(tmp_path / "m", replace(tiny(), examples=examples))
+    assert load_folder(tmp_path / "m").examples == examples
+    for text in ('{"examples": [{"text": 3}]}', "{", "[]"):
+        (tmp_path / "m" / EXAMPLES_FILE).write_text(text)
+        assert load_folder(tmp_path / "m").examples == ()
+        assert "examples=ignored file=examples.json" in caplog.text
+        caplog.clear()
+    save_folder(tmp_path / "m", tiny())
+    assert not (tmp_path / "m" / EXAMPLES_FILE).exists()
 
 
 @pytest.mark.parametrize("languages", [["en"], "en-de", ["en", 3]])

@@ -44,7 +44,13 @@ class Scenario:
     """The command refuses to run again if its result is there already."""
 
 
+def changes(*settings: str) -> Command:
+    """Options that change settings of a recipe."""
+    return tuple(part for setting in settings for part in ("--set", f"train.{setting}"))
+
+
 MODEL = ("save_model", "model", "3")
+TRAIN = ("weft", "train", "recipe.toml", "--text", "corpus.txt", "--out", "runs/lm")
 HF = ("weft", "convert", "model", "new/out", "--to", "hf", "--max-shard-size", "20KB")
 SCENARIOS = [
     Scenario("save", ("save_model", "new/model", "4"), (), ("describe_model", "new/model")),
@@ -57,8 +63,17 @@ SCENARIOS = [
     ),
     Scenario(
         "train",
-        ("weft", "train", "recipe.toml", "--text", "corpus.txt", "--out", "runs/lm"),
+        TRAIN,
         (("write_inputs",),),
+        phases=phases_of_run,
+    ),
+    Scenario(
+        "extend",
+        ("weft", "train", "--out", "runs/lm", *changes("steps=4", "save_every=3")),
+        (
+            ("write_inputs",),
+            (*TRAIN, *changes("steps=2", "evaluate_every=1")),
+        ),
         phases=phases_of_run,
     ),
     Scenario("convert to hf", HF, (MODEL,), ("describe_model", "new/out"), refuses_existing=True),

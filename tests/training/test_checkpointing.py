@@ -221,17 +221,6 @@ def test_changed_arguments_are_listed_and_refused(tmp_path: Path) -> None:
         run_training(recipe(), changed, out)
 
 
-def test_the_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    run_training(recipe(average=3), files(tmp_path), out)
-    kept = sorted(path.name for path in (out / "checkpoints").iterdir())
-    assert kept == ["00000004", "00000008", "00000012"]
-    parts = [load_file(out / "checkpoints" / name / "weights.safetensors") for name in kept]
-    for name, tensor in load_file(out / "model.safetensors").items():
-        mean = torch.stack([part[name].double() for part in parts]).mean(0).float()
-        torch.testing.assert_close(tensor, mean, rtol=1e-6, atol=1e-7)
-
-
 def test_early_stopping_ends_a_run_before_its_last_step(tmp_path: Path) -> None:
     # a learning rate of next to nothing: the validation loss never falls by being trained longer
     settings = recipe(

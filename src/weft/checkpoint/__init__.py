@@ -4,8 +4,10 @@ description             the table of formats; describe
 formats                 load and convert a model of any format
 weft_folder             Weft's model folder
 folder_files            its files that describe it
+examples                inputs to try a model with
 run_folder              a training run: reading its newest checkpoint
 run_files               its files that describe it
+run_selection           DIR@last, DIR@best, DIR@400: which of its checkpoints
 huggingface             Hugging Face folders, through a family
 hf_header               their settings and tensor names
 families/               one file per model family: its Hugging Face and GGUF names and settings

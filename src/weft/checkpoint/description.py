@@ -16,15 +16,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.folder_files import CONFIG_FILE, is_unfinished_run
+from weft.checkpoint.folder_files import CONFIG_FILE
 from weft.checkpoint.hub import resolve
+from weft.checkpoint.run_selection import is_run_path
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
 LOADABLE = (
-    "Name a Weft folder, a Hugging Face folder, a .gguf file, or a model that `weft pull` "
-    "installed."
+    "Name a Weft folder, a training run (DIR, DIR@best, DIR@400), a Hugging Face folder, a .gguf "
+    "file, or a model that `weft pull` installed."
 )
 
 
@@ -72,7 +73,7 @@ class CheckpointFormat:
 
 FORMATS = {
     "run": CheckpointFormat(
-        is_unfinished_run, "weft.checkpoint.run_files", "weft.checkpoint.run_folder"
+        is_run_path, "weft.checkpoint.run_selection", "weft.checkpoint.run_folder"
     ),
     "native": CheckpointFormat(
         is_weft_folder, "weft.checkpoint.folder_files", "weft.checkpoint.weft_folder"
@@ -105,7 +106,7 @@ def find_format(path: Path) -> str | None:
 
 def format_of(path: Path) -> str:
     """Name of the format; a DataError says what is at the path instead."""
-    name = find_format(path) if path.exists() else None
+    name = find_format(path)
     if name is not None:
         return name
     if not path.exists():

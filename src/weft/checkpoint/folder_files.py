@@ -17,9 +17,12 @@ from weft.models.config import ModelConfig
 from weft.text.tokenizer_names import TARGET_FOLDER, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 
 CONFIG_FILE, SCORES_FILE, RUN_FILE = "config.json", "scores.json", "run.json"
-TEMPLATE_FILE = "chat_template.jinja"
+TEMPLATE_FILE, EXAMPLES_FILE = "chat_template.jinja", "examples.json"
 TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE)
-OPTIONAL_FILES = (TEMPLATE_FILE, *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES))
+OPTIONAL_FILES = (
+    *(TEMPLATE_FILE, EXAMPLES_FILE),
+    *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES),
+)
 """Files that not all models have: a model that has none of them removes those of the last one."""
 MODEL_FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, SCORES_FILE, SUMS_FILE),

@@ -36,7 +36,7 @@ def load_checkpoint(
 def load_tokenizer(model: str | Path) -> Tokenizer:
     """The tokenizer of a model, or of a folder or file that contains only a tokenizer."""
     path = resolve(model)
-    name = find_format(path) if path.exists() else None
+    name = find_format(path)
     if name is None:
         return Tokenizer.load(path)
     tokenizer: Tokenizer = FORMATS[name].load_tokenizer(path)

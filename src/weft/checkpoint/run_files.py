@@ -9,10 +9,11 @@ from weft.checkpoint.folder_files import RUN_FILE
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
-from weft.text.tokenizer import Tokenizer
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, METRICS_FILE = "checkpoints", "metrics.jsonl"
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimiser.safetensors", "state.json"
+LANGUAGE_CODES = "language_codes"
+"""Key in run.json: source and target of a translation run, which are stored with the model."""
 RUN_VERSION = 1
 """Stored in run.json; files of the first versions have none."""
 KINDS: dict[str, Literal["encoder", "decoder", "encoder-decoder"]] = {
@@ -53,8 +54,3 @@ def checkpoint_steps(folder: Path) -> list[int]:
 
 def checkpoint_folder(folder: Path, step: int) -> Path:
     return folder / f"{step:08d}"
-
-
-def describe_model(path: Path) -> tuple[None, ModelConfig]:
-    """Settings of the model of a run, which has no family."""
-    return None, run_model_config(path, Tokenizer.load(path).vocab_size)

@@ -1,13 +1,14 @@
-"""The folder of a training run, as others see it: which files it has, and reading its newest
-checkpoint while training goes on or after it was interrupted.
+"""The folder of a training run, as others see it: which files it has, and reading one of its
+checkpoints while training goes on, after it was interrupted, or after it has finished.
 
-    OUT/run.json                 settings and file hashes of the run
+    OUT/run.json                 settings, files and file hashes of the run
     OUT/tokenizer.json           the tokenizer, with tokenizer_config.json
+    OUT/metrics.jsonl            losses and evaluations
     OUT/checkpoints/00000500/    weights.safetensors, optimiser.safetensors, state.json
     OUT/config.json, ...         the model, once the run is finished (weft_folder.py)
 
-Training removes old checkpoints. A reader takes no lock: it uses the next newest checkpoint if one
-disappears while it is read.
+run_selection.py says which checkpoint a path means. Training removes old checkpoints. A reader
+takes no lock: it selects again if a checkpoint disappears while it is read.
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ import torch
 
 from weft.checkpoint.run_files import (
     CHECKPOINTS,
+    LANGUAGE_CODES,
     WEIGHTS,
     checkpoint_folder,
-    checkpoint_steps,
     read_run,
     run_model_config,
+)
+from weft.checkpoint.run_selection import (
+    RunPath,
+    candidate_steps,
+    delivered_step,
+    split_run_path,
 )
 from weft.checkpoint.weft_folder import Checkpoint, load_weights
 from weft.core.errors import DataError
@@ -34,24 +41,29 @@ log = logging.getLogger(__name__)
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoint:
-    """The model of the newest checkpoint that can be read."""
-    tokenizer = load_tokenizer(path)
-    config = run_model_config(path, tokenizer.vocab_size)
+    """The model of the checkpoint that a path means, or of the next one that can be read."""
+    run_path = split_run_path(path)
+    run = run_path.run
     listed: list[int] = []
     problem = "it has none"
-    while (steps := checkpoint_steps(path / CHECKPOINTS)) != listed:
+    while (steps := candidate_steps(run_path)) != listed:
         listed = steps
-        for step in reversed(steps):
-            file, model = checkpoint_folder(path / CHECKPOINTS, step) / WEIGHTS, empty_model(config)
+        tokenizer = load_tokenizer(path)
+        config = run_model_config(run, tokenizer.vocab_size)
+        for step in steps:
+            file, model = checkpoint_folder(run / CHECKPOINTS, step) / WEIGHTS, empty_model(config)
             try:
                 load_weights(file, model, device)
             except (DataError, FileNotFoundError) as error:
                 problem = str(error)
                 log.info("checkpoint=%s skipped=%r", file, problem)
                 continue
-            log.warning("%s: training is not finished; using the checkpoint of step %d", path, step)
-            task = str(read_run(path)["files"]["task"])
-            return Checkpoint(model.to(dtype).eval(), tokenizer, task)
+            log.warning("%s: %susing the checkpoint of step %d", path, reason(run_path), step)
+            values = read_run(run)
+            codes = values.get(LANGUAGE_CODES)
+            languages = (str(codes[0]), str(codes[1])) if codes else None
+            task = str(values["files"]["task"])
+            return Checkpoint(model.to(dtype).eval(), tokenizer, task, languages=languages)
     raise DataError(
         f"this run has no finished model and no checkpoint that can be read ({problem}). Wait "
         "until training has saved one, or run its command again.",
@@ -59,5 +71,15 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Checkpoi
     )
 
 
+def reason(path: RunPath) -> str:
+    """Why a checkpoint is used where none was named; empty if one was."""
+    if path.which:
+        return ""
+    step = delivered_step(path.run)
+    if step is None:
+        return "training is not finished; "
+    return f"training has gone on after the model of step {step} was delivered; "
+
+
 def load_tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer.load(path)
+    return Tokenizer.load(split_run_path(path).run)

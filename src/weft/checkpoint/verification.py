@@ -17,6 +17,7 @@ from weft.checkpoint.folder_files import MODEL_FILES, RUN_FILE, has_model
 from weft.checkpoint.folder_reader import read_consistently
 from weft.checkpoint.hub import CATALOG, pulled_folder, resolve
 from weft.checkpoint.run_files import CHECKPOINTS, checkpoint_folder, checkpoint_steps
+from weft.checkpoint.run_selection import candidate_steps, split_run_path
 from weft.checkpoint.sha256sums import SUMS_FILE, file_sha256, read_sums
 from weft.core.errors import DataError
 
@@ -33,6 +34,10 @@ class FileCheck:
 def verify(model: str | Path) -> list[FileCheck]:
     """The results for all recorded files of a model; a DataError if no hash is recorded."""
     path = resolve(model)
+    run_path = split_run_path(path)
+    if run_path.which:
+        step = candidate_steps(run_path)[0]
+        return list(check_checkpoints(run_path.run, only=step))
     if not path.exists():
         raise DataError("there is no such model. Check the path.", path)
     if path.is_dir():
@@ -79,9 +84,12 @@ def check_files(folder: Path, sums: Mapping[str, str], only: str | None) -> Iter
         yield FileCheck(name, "ok" if is_same else "differs")
 
 
-def check_checkpoints(run: Path) -> Iterator[FileCheck]:
-    """The results of all checkpoints of a run. One that training removes meanwhile is left out."""
+def check_checkpoints(run: Path, only: int | None = None) -> Iterator[FileCheck]:
+    """The results of all checkpoints of a run, or of one. One that training removes meanwhile is
+    left out."""
     for step in checkpoint_steps(run / CHECKPOINTS):
+        if only not in (None, step):
+            continue
         folder = checkpoint_folder(run / CHECKPOINTS, step)
         sums = read_sums(folder)
         checks = list(check_files(folder, sums, None))

@@ -5,6 +5,8 @@ model.safetensors     weights; tied ones are stored once, under their first name
 tokenizer.json        the tokenizer, with tokenizer_config.json
 scores.json           evaluation results; written last: a folder that has it is complete
 chat_template.jinja   chat template, if the model has one
+examples.json         inputs of the validation data to try it out with, if there are any
+README.md             model card of a training run
 SHA256SUMS            hashes of the files above
 """
 
@@ -25,9 +27,11 @@ from weft.checkpoint.atomic import (
     replaced_files,
     write_file,
 )
+from weft.checkpoint.examples import ExampleInput, read_examples, write_examples
 from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.folder_files import (
     CONFIG_FILE,
+    EXAMPLES_FILE,
     MODEL_FILES,
     OPTIONAL_FILES,
     SCORES_FILE,
@@ -54,6 +58,8 @@ from weft.models.config import ModelConfig
 from weft.nn.packed_modules import check_not_packed
 from weft.text.tokenizer import Tokenizer
 
+CARD_FILE = "README.md"
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -70,6 +76,10 @@ class Checkpoint:
     """The family it was read from; None: trained with Weft."""
     languages: tuple[str, str] | None = None
     """Codes of source and target of a translation model; None: not known."""
+    examples: tuple[ExampleInput, ...] = ()
+    """Inputs to try it out with."""
+    card: str | None = None
+    """README.md for people; None: a README.md in the folder stays as it is."""
 
 
 def save_folder(path: Path, checkpoint: Checkpoint) -> None:
@@ -107,10 +117,14 @@ def write_contents(folder: Path, checkpoint: Checkpoint) -> None:
     checkpoint.tokenizer.save(folder)
     if checkpoint.chat_template is not None:
         write_file(folder / TEMPLATE_FILE, checkpoint.chat_template.encode())
+    if checkpoint.examples:
+        write_examples(folder / EXAMPLES_FILE, checkpoint.examples)
     write_json(folder / CONFIG_FILE, config)
     save_weights(folder / WEIGHTS_FILE, checkpoint.model)
     write_json(folder / SCORES_FILE, checkpoint.scores)
     write_sums(folder)
+    if checkpoint.card is not None:  # without a hash, as people edit it
+        write_file(folder / CARD_FILE, checkpoint.card.encode())
 
 
 def load_folder(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
@@ -134,6 +148,7 @@ def read_folder(path: Path, device: torch.device | str) -> Checkpoint:
         chat_template=read_text(template) if template.is_file() else None,
         family=values.get("family"),
         languages=read_languages(values, path / CONFIG_FILE),
+        examples=read_examples(path / EXAMPLES_FILE),
     )
 
 

@@ -25,8 +25,10 @@ from weft.checkpoint.atomic import (
     ProcessId,
     disk_errors,
     host_hash,
+    is_running,
     remove_leftovers,
     sync,
+    this_process,
 )
 from weft.core.errors import LockedError
 
@@ -76,6 +78,29 @@ def writer_lock(target: Path, lock_file: Path, wait: float = 0.0) -> Iterator[No
             sync(lock_file.parent)
         finally:
             os.close(handle)
+
+
+def lock_owner(lock_file: Path) -> str | None:
+    """Process, host and start time of the owner of a lock; None if nobody holds it. It takes no
+    lock, which would keep a writer away, and knows of processes of this host whether they run."""
+    try:
+        handle = os.open(lock_file, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        owner = read_owner(handle)
+    finally:
+        os.close(handle)
+    is_here = owner is not None and owner.process.host == this_process().host
+    if owner is None or (is_here and not is_running(owner.pid)):
+        return None
+    return describe_owner(owner)
+
+
+def describe_owner(owner: LockOwner | None) -> str:
+    if owner is None:
+        return "another process"
+    return f"process {owner.pid} on host {owner.host} since {owner.start}"
 
 
 def start_writing(handle: int, target: Path, lock_file: Path) -> None:
@@ -144,11 +169,7 @@ def write_owner(handle: int) -> None:
 
 
 def locked(target: Path, owner: LockOwner | None) -> LockedError:
-    who = (
-        f"process {owner.pid} on host {owner.host} since {owner.start}"
-        if owner
-        else "another process"
-    )
     return LockedError(
-        f"{target} is being written by {who}. Wait until it has ended, or use another path."
+        f"{target} is being written by {describe_owner(owner)}. "
+        "Wait until it has ended, or use another path."
     )

@@ -20,4 +20,5 @@ template_renderer   the program of that process: jinja2's sandbox, nothing of We
 batching            lengths -> batches under a token budget; ids -> padded tensors (needs torch)
 packing             documents -> packed samples of equal length
 metrics             BLEU, chrF, exact match and character error rate
+paired_bootstrap    whether the scores of two systems differ significantly
 """

@@ -61,10 +61,15 @@ class TokenizerConfig(Config):
     max_len: int | None = Field(default=None, ge=1)
     """Truncate longer texts, begin and end included, and count them. None: never."""
     pad: str = "<pad>"
+    """Text of the special token that fills up shorter rows of a batch."""
     begin: str = "<begin>"
+    """Text of the special token before a text (BOS)."""
     end: str = "<end>"
+    """Text of the special token after a text (EOS), which ends a generation."""
     unknown: str = "<unknown>"
+    """Text of the special token for pieces that are not in the vocabulary."""
     mask: str = "<mask>"
+    """Text of the special token that mlm training predicts the original of."""
     extra_special: tuple[str, ...] = ()
     """Further special tokens, such as "<de>" for a target language. They follow the five above."""
     add_begin: bool = True
@@ -74,7 +79,7 @@ class TokenizerConfig(Config):
     sample_bytes: int = Field(default=16 << 20, ge=1 << 20)
     """Train on at most this much text, sampled uniformly from all lines."""
     seed: int = 0
-    """Seed of that sample."""
+    """Random seed of the sample of lines that the tokenizer is trained on."""
 
     @property
     def special(self) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
-"""Checkpoints of a run: exact resume after a kill, and averaging of the last checkpoints.
+"""Checkpoints of a run: exact resume after a kill, the best one, and the mean of the last ones.
 
     OUT/run.json                 recipe and file hashes of the run, written once
     OUT/checkpoints/00000500/    weights.safetensors, optimiser.safetensors, state.json, SHA256SUMS
 
 A checkpoint folder has its name only while it is complete (checkpoint/atomic.py). Regular
-checkpoints, at multiples of save_every, are kept as long as averaging needs them; one saved on a
-signal is removed after the next save. The state holds no random state and no batches: every step
-seeds its random draws from (seed, step, part, rank), and batches of an epoch follow from (seed,
-epoch).
+checkpoints, at multiples of save_every, are kept as long as averaging needs them, and the one with
+the best evaluation until there is a better one. Those saved on a signal, by time or before an
+evaluation are removed after the next save. The state holds no random state and no batches: every
+step seeds its random draws from (seed, step, part, rank), and batches of an epoch follow from
+(seed, epoch).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +34,12 @@ from weft.checkpoint.run_files import (
     WEIGHTS,
     checkpoint_folder,
     checkpoint_steps,
-    read_run,
 )
+from weft.checkpoint.run_selection import Metric, is_better
 from weft.checkpoint.safetensors_header import open_file
 from weft.checkpoint.sha256sums import write_sums
 from weft.core.config import read_settings
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError
 from weft.training.distributed import full_tensor, shard_like
 
 log = logging.getLogger(__name__)
@@ -57,22 +59,37 @@ class RunState:
     seconds: float = 0.0
     evaluated: int = 0
     """Step of the last evaluation."""
-    best_loss: float | None = None
+    best_score: float | None = None
+    """Of the evaluations so far, by train.best_by."""
     best_step: int = 0
     waits: int = 0
     """Evaluations since the best one."""
+    compared_by: str = "loss"
+    """What best_score is: the loss, or the score of which lines."""
     is_stopped: bool = False
     """Ended by early stopping."""
+
+    @classmethod
+    def read(cls, path: Path) -> RunState:
+        """The state in a state.json; earlier versions knew the loss only, as best_loss."""
+        values = read_settings(path)
+        if "best_loss" in values:
+            values["best_score"] = values.pop("best_loss")
+        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def update_early_stopping(self, loss: float, patience: int | None) -> None:
-        """Record the validation loss of this step; stop after `patience` evaluations without a
-        lower one."""
+    def compare_by(self, what: str) -> None:
+        """Forget the best score if it is another one that evaluations are compared by from now."""
+        if self.compared_by != what:
+            self.compared_by, self.best_score, self.best_step, self.waits = what, None, 0, 0
+
+    def record_evaluation(self, score: float, metric: Metric, patience: int | None) -> None:
+        """Record the score of this step; stop after `patience` evaluations without a better one."""
         self.evaluated = self.step
-        if self.best_loss is None or loss < self.best_loss:
-            self.best_loss, self.best_step, self.waits = loss, self.step, 0
+        if self.best_score is None or is_better(score, self.best_score, metric):
+            self.best_score, self.best_step, self.waits = score, self.step, 0
         else:
             self.waits += 1
         self.is_stopped = patience is not None and self.waits >= patience
@@ -90,9 +107,13 @@ class RunSnapshot:
 class RunCheckpoints:
     """The checkpoints of one run, in OUT/checkpoints."""
 
-    def __init__(self, out: Path, save_every: int, num_averaged: int) -> None:
-        self.folder, self.save_every = out / CHECKPOINTS, save_every
-        self.num_averaged = num_averaged
+    def __init__(
+        self, out: Path, intervals: Sequence[tuple[int, int]], num_averaged: int, has_best: bool
+    ) -> None:
+        """`intervals`: (step, save_every) in order, where a resumed run may have changed it.
+        `has_best`: there is validation data."""
+        self.folder, self.intervals = out / CHECKPOINTS, intervals
+        self.num_averaged, self.has_best = num_averaged, has_best
 
     def steps(self) -> list[int]:
         """Steps that have a complete checkpoint, in order."""
@@ -110,33 +131,39 @@ class RunCheckpoints:
                 save_file(snapshot.optimizer, folder / OPTIMIZER)
                 (folder / STATE).write_text(json.dumps(snapshot.state.to_dict()))
                 write_sums(folder)
-        self.prune(snapshot.state.step)  # also if a kill came between the two
+        # also if a kill came between the two; by the state that is stored, from which a run resumes
+        self.prune(RunState.read(path / STATE))
 
-    def prune(self, last: int) -> None:
-        """Keep the last checkpoint and the regular ones that averaging reads."""
-        needed = {last, *self.averaged_steps(last)}
+    def prune(self, last: RunState) -> None:
+        """Keep the last checkpoint, the best one, and the regular ones that averaging reads."""
+        needed = {last.step, last.best_step, *self.averaged_steps(last.step)}
         for step in self.steps():
             if step not in needed:
                 remove_folder(self.path(step))
 
-    def remove_incomplete(self) -> None:
-        """Remove checkpoints that a run cannot continue from, such as those that an earlier version
-        was removing when it was killed. Call it under the lock of the run."""
-        for step in self.steps():
-            path = self.path(step)
-            try:
-                open_file(path / WEIGHTS)
-                open_file(path / OPTIMIZER)
-                read_settings(path / STATE)
-            except DataError as error:
-                log.warning("%s: removed, as it is not complete: %s", path, error)
-                remove_folder(path)
-
     def averaged_steps(self, last: int) -> list[int]:
         """The steps whose mean is the model of a run that ends at step `last`, in order."""
-        regular = range(self.save_every, last + 1, self.save_every)
-        steps = [*regular, *([last] if last % self.save_every else [])]
-        return steps[-self.num_averaged :]
+        regular = (step for step in range(last - 1, 0, -1) if self.is_regular(step))
+        return [*list(islice(regular, self.num_averaged - 1))[::-1], last]
+
+    def is_regular(self, step: int) -> bool:
+        """Whether a step is a multiple of the save_every that was set when it was done."""
+        save_every = [every for start, every in self.intervals if start < step][-1]
+        return step % save_every == 0
+
+    def kept_averaged_steps(self, last: int) -> list[int]:
+        """Those of `averaged_steps` that have a checkpoint: with a lower train.average earlier,
+        some were removed."""
+        steps = self.averaged_steps(last)
+        kept = [step for step in steps if self.path(step).is_dir()]
+        if kept != steps:
+            log.warning(
+                "averaging %d checkpoints instead of %d: the others were removed while "
+                "train.average was lower",
+                len(kept),
+                len(steps),
+            )
+        return kept
 
     def load(self) -> RunSnapshot | None:
         """The newest checkpoint; None if there is none."""
@@ -144,14 +171,20 @@ class RunCheckpoints:
         if not steps:
             return None
         path = self.path(steps[-1])
-        state = RunState(**read_settings(path / STATE))
+        state = RunState.read(path / STATE)
         return RunSnapshot(read_tensors(path / WEIGHTS), read_tensors(path / OPTIMIZER), state)
+
+    def weights(self, step: int) -> Tensors:
+        """The weights of a checkpoint."""
+        return read_tensors(self.path(step) / WEIGHTS)
 
     def peak_bytes(self, weight_bytes: int, num_steps: int) -> tuple[int, int]:
         """(checkpoints, bytes) that a run of `num_steps` has at most on the disk, with the model.
         The optimizers hold two numbers for each weight, or fewer."""
-        num_saved = -(-num_steps // self.save_every)
+        num_saved = -(-num_steps // self.intervals[-1][1])
         num_kept = min(self.num_averaged, num_saved) + 1  # the one that is being written
+        if self.has_best and num_steps > 1:
+            num_kept += 1
         return num_kept, num_kept * 3 * weight_bytes + weight_bytes
 
     def describe_finite(self) -> str:
@@ -167,14 +200,27 @@ class RunCheckpoints:
         names = ", ".join(str(self.path(step)) for step in sorted(broken))
         return f"{last if finite else 'No checkpoint has finite weights.'} Remove {names}."
 
-    def mean_weights(self, last: int) -> Tensors:
-        """The mean of the checkpoints of `averaged_steps`, accumulated in float64."""
-        steps = self.averaged_steps(last)
+    def mean_weights(self, steps: Sequence[int]) -> Tensors:
+        """The mean of the weights of checkpoints, accumulated in float64."""
         total: Tensors = {}
         for step in steps:
-            for name, tensor in read_tensors(self.path(step) / WEIGHTS).items():
+            for name, tensor in self.weights(step).items():
                 total[name] = total.get(name, 0) + tensor.double()
         return {name: (tensor / len(steps)).float() for name, tensor in total.items()}
+
+
+def remove_incomplete(out: Path) -> None:
+    """Remove checkpoints that a run cannot continue from, such as those that an earlier version
+    was removing when it was killed. Call it under the lock of the run."""
+    for step in checkpoint_steps(out / CHECKPOINTS):
+        path = checkpoint_folder(out / CHECKPOINTS, step)
+        try:
+            open_file(path / WEIGHTS)
+            open_file(path / OPTIMIZER)
+            read_settings(path / STATE)
+        except DataError as error:
+            log.warning("%s: removed, as it is not complete: %s", path, error)
+            remove_folder(path)
 
 
 def non_finite_name(tensors: Mapping[str, Tensor]) -> str | None:
@@ -216,33 +262,3 @@ def restore_optimizers(optimizers: Sequence[torch.optim.Optimizer], tensors: Ten
                 state.setdefault(int(weight), {})[key] = shard_like(tensor, like)
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def check_same_run(path: Path, description: dict[str, Any]) -> bool:
-    """Whether run.json exists with this description; an error that lists what differs. Only what
-    is in the description is compared."""
-    if not path.is_file():
-        return False
-    saved = read_run(path.parent)
-    compared = {name: saved.get(name) for name in description}
-    differences = sorted(list_differences(compared, description))
-    if differences:
-        lines = "\n".join(f"  - {line}" for line in differences)
-        raise UsageError(
-            f"{path.parent} holds a run with other settings:\n{lines}\n"
-            "Use the old settings to continue it, or another --out for a new run."
-        )
-    return True
-
-
-def list_differences(before: Any, now: Any, name: str = "") -> list[str]:
-    """One sentence for each value that differs."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return [
-            line
-            for key in sorted(before.keys() | now.keys())
-            for line in list_differences(
-                before.get(key), now.get(key), f"{name}.{key}" if name else key
-            )
-        ]
-    return [] if before == now else [f"{name} was {before!r} and is now {now!r}"]

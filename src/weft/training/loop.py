@@ -1,11 +1,13 @@
 """The training loop: updates, checkpoints and evaluations until the last step or an early stop.
 
     batch -> loss -> gradients -> clipping -> optimizer step    every step
-    checkpoint                                                  every save_every steps
-    evaluation on the validation data                           every evaluate_every steps, after it
+    checkpoint                                                  every save_every steps, before
+                                                                each evaluation, and by time
+    evaluation on the validation data                           every evaluate_every steps
 
 A checkpoint is saved before the evaluation of the same step, and an evaluation that a kill cut off
-is repeated on resume, so that the result of a run does not depend on where it was stopped.
+is repeated on resume, so that the result of a run does not depend on where it was stopped. The last
+step is evaluated too; a run that is extended beyond it continues from the state before that.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weft.checkpoint.run_selection import EVALUATION
 from weft.checkpoint.tensor_source import unique_state
 from weft.core.errors import WeftError
 from weft.models.build import AnyModel
@@ -99,6 +102,7 @@ class Trainer:
         self.loss_function = self.distributed.wrap(model, config.shard)
         self.optimizers = build_optimizers(model, config.optimiser)
         self.state = RunState()
+        self.last_save = now()
 
     def run(self, watch: ProgressCallback, stop: StopRequest) -> RunState:
         """Train to the end. On a stop request, save a checkpoint and raise StoppedBySignal."""
@@ -112,14 +116,26 @@ class Trainer:
             self.state.seconds += seconds
             self.state.tokens += num_tokens
             self.report(loss, num_tokens / max(1e-9, seconds), watch)
-            if self.state.step % self.config.save_every == 0 or self.is_finished:
-                self.save()
-            if self.distributed.any(stop.is_set):
-                self.save()
+            is_stopping = self.save_if_due(stop)
+            if is_stopping:
                 stop.raise_stopped()
             self.evaluate_if_due(watch)
         self.save()
         return self.state
+
+    def save_if_due(self, stop: StopRequest) -> bool:
+        """Save a checkpoint if this step, the time or a stop request asks for it. Returns whether
+        there is a stop request in any process. Collective."""
+        minutes = self.config.save_minutes
+        is_time = minutes is not None and self.now() - self.last_save >= 60 * minutes
+        is_regular = self.state.step % self.config.save_every == 0
+        if is_regular or self.is_finished or self.is_evaluation_due:
+            self.save()
+            is_time = False
+        if not self.distributed.any(stop.is_set or is_time):
+            return False
+        self.save()
+        return self.distributed.any(stop.is_set)
 
     @property
     def is_finished(self) -> bool:
@@ -210,22 +226,41 @@ class Trainer:
     def evaluate_if_due(self, watch: ProgressCallback) -> None:
         """Evaluate on the validation data if this step asks for it and it was not done yet."""
         state, config = self.state, self.config
-        is_due = state.step % config.evaluate_every == 0 or state.step == config.steps
-        if self.valid is None or not is_due or state.evaluated == state.step or state.step == 0:
+        if not self.is_evaluation_due:
             return
-        scores = validate(self.model, self.loss_function, self.valid, self.distributed)
-        state.update_early_stopping(scores["loss"], config.patience)
-        if not self.distributed.is_rank_zero:
-            return
-        if self.score_translations is not None and not config.shard:
-            scores |= self.score_translations(self.model)
-        self.metrics.append(state.step, {f"valid_{name}": value for name, value in scores.items()})
-        watch(Progress(state.step, config.steps, math.nan, 0.0, 0.0, 0.0, scores))
+        scores = self.evaluate(self.model, self.loss_function)
+        state.record_evaluation(scores[config.best_by], config.best_by, config.patience)
+        if self.distributed.is_rank_zero:
+            values = {f"{EVALUATION}{name}": value for name, value in scores.items()}
+            self.metrics.append(state.step, values)
+            watch(Progress(state.step, config.steps, math.nan, 0.0, 0.0, 0.0, scores))
+
+    @property
+    def is_evaluation_due(self) -> bool:
+        """Whether the current step is evaluated, and was not yet."""
+        step, config = self.state.step, self.config
+        is_due = step % config.evaluate_every == 0 or step == config.steps
+        return self.valid is not None and is_due and 0 < step != self.state.evaluated
+
+    def evaluate(self, model: AnyModel, loss_function: LossFunction) -> dict[str, float]:
+        """The validation scores of a model. Those of translations are in rank 0 only, except the
+        one that checkpoints are compared by. Collective."""
+        assert self.valid is not None, "only a run with validation data is evaluated"
+        scores = validate(model, loss_function, self.valid, self.distributed)
+        if self.score_translations is not None and not self.config.shard:
+            metric, translated = self.config.best_by, dict[str, float]()
+            if self.distributed.is_rank_zero:
+                translated = self.score_translations(model)
+            if metric != "loss":
+                translated[metric] = self.distributed.sum(translated.get(metric, 0.0))
+            scores |= translated
+        return scores
 
     def save(self) -> None:
         """Save a checkpoint of the current step. Collective."""
         snapshot = RunSnapshot(self.weights(), optimizer_tensors(self.optimizers), self.state)
         self.distributed.on_rank_zero(lambda: self.save_snapshot(snapshot))
+        self.last_save = self.now()
 
     def save_snapshot(self, snapshot: RunSnapshot) -> None:
         """Write a checkpoint, after the metrics of its steps; rank 0 only."""
@@ -246,7 +281,9 @@ class Trainer:
                     copy_full(tensor, snapshot.weights[name])
             restore_optimizers(self.optimizers, snapshot.optimizer)
             self.state = snapshot.state
-        state = self.state
+        state, config = self.state, self.config
+        is_loss = config.best_by == "loss"
+        state.compare_by("loss" if is_loss else f"{config.best_by} of {config.translate_lines}")
         self.distributed.on_rank_zero(lambda: self.metrics.start(state.step, state.evaluated))
         return snapshot is not None
 

@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.atomic import disk_errors, sync, write_file
+from weft.checkpoint.run_files import METRICS_FILE
+from weft.checkpoint.run_selection import EVALUATION
 from weft.core.errors import UsageError
-
-EVALUATION = "valid_"
-"""Prefix of the names of an evaluation, which has a line of its own."""
 
 
 class MetricsLog:
     """Appends to OUT/metrics.jsonl. Only rank 0 of a run writes it."""
 
     def __init__(self, out: Path, tensorboard: bool = False) -> None:
-        self.path = out / "metrics.jsonl"
+        self.path = out / METRICS_FILE
         self.has_tensorboard = tensorboard
         self.tensorboard: Any = None
 

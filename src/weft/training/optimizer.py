@@ -32,10 +32,14 @@ class OptimizerConfig(Config):
     """How weights are updated from their gradients."""
 
     kind: Literal["adamw", "muon"] = "adamw"
+    """adamw: AdamW for all weights (Loshchilov 2019). muon: Muon for the hidden matrices (Jordan
+    2024), AdamW for the rest."""
     lr: float = Field(0.001, gt=0)
     """Peak learning rate; the schedule multiplies it."""
     betas: tuple[float, float] = (0.9, 0.98)
+    """AdamW: decay of the running means of gradients and of squared gradients."""
     eps: float = Field(1e-9, gt=0)
+    """AdamW: added to the denominator of the update, against division by zero."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled decay of the hidden matrices; norms, biases and embeddings have none."""
     clip: float | None = Field(1.0, gt=0)
@@ -48,6 +52,8 @@ class ScheduleConfig(Config):
     """The learning rate from the first step to the last."""
 
     kind: Literal["inverse_sqrt", "cosine", "wsd", "constant"] = "inverse_sqrt"
+    """After the warmup: inverse_sqrt falls with the root of the step, cosine and wsd fall to
+    `floor` at the last step, constant stays."""
     warmup: int = Field(400, ge=0)
     """Steps of linear warmup from 0 to the peak."""
     decay: float = Field(0.2, gt=0, le=1)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from weft.checkpoint.run_selection import Metric
 from weft.core.config import Config
 from weft.core.errors import Problem
 from weft.models.config import ModelConfig
@@ -44,15 +45,26 @@ class TrainConfig(Config):
     documents: Literal["line", "file"] = "line"
     """lm, mlm: a document is a line, or a whole file whose lines follow each other."""
     optimiser: OptimizerConfig = OptimizerConfig()
+    """How the weights are updated from their gradients."""
     schedule: ScheduleConfig = ScheduleConfig()
+    """The learning rate over the steps."""
     evaluate_every: int = Field(500, ge=1)
     """Steps between evaluations on the validation data."""
     save_every: int = Field(500, ge=1)
     """Steps between checkpoints."""
+    save_minutes: float | None = Field(5.0, gt=0)
+    """Minutes after which a checkpoint is saved in any case, so that a kill loses no more work. It
+    has no influence on the result: such checkpoints are not averaged and not evaluated. None: only
+    every save_every steps."""
     average: int = Field(1, ge=1)
-    """The final model is the mean of this many last checkpoints. 1: the last one."""
+    """Checkpoint averaging (Vaswani 2017): the mean of this many last regular checkpoints is
+    delivered if it is better than the best checkpoint by best_by, or if there is no validation
+    data. 1: no averaging."""
+    best_by: Metric = "loss"
+    """The validation score that selects the checkpoint to deliver and that early stopping waits
+    for: loss, or the BLEU or chrF of the translated validation lines."""
     patience: int | None = Field(None, ge=1)
-    """Early stopping: evaluations without a lower validation loss. None: no early stopping."""
+    """Early stopping: evaluations without a better score, by best_by. None: no early stopping."""
     valid_share: float = Field(0.0, ge=0, lt=1)
     """Without validation files: fraction at the end of the data that is held out. 0: none."""
     translate_lines: int = Field(200, ge=0)
@@ -64,6 +76,28 @@ class TrainConfig(Config):
     tensorboard: bool = False
     """Also write the metrics for TensorBoard."""
     seed: int = Field(1, ge=0)
+    """Of all random draws: initial weights, order of the batches, dropout. Equal seeds give equal
+    bits."""
+
+    def contradictions(self) -> Iterable[str]:
+        """Settings that are allowed but defeat each other; the run goes on."""
+        warmup, last = self.schedule.warmup, f"train.steps is {self.steps}"
+        if self.steps <= warmup:
+            yield (
+                f"{last} but train.schedule.warmup is {warmup}: the learning rate never reaches "
+                "train.optimiser.lr. Use fewer steps of warmup, or more steps"
+            )
+        elif self.average > 1 and self.steps - (self.average - 1) * self.save_every <= warmup:
+            yield (
+                f"train.average is {self.average} and train.save_every is {self.save_every} but "
+                f"{last}: the mean contains weights of the {warmup} steps of warmup. Use fewer "
+                "checkpoints, or a smaller save_every"
+            )
+        if self.average > -(-self.steps // self.save_every):
+            yield (
+                f"train.average is {self.average} but {last} and train.save_every is "
+                f"{self.save_every}: there are fewer checkpoints. Use a smaller save_every"
+            )
 
 
 class DataConfig(Config):
@@ -72,25 +106,37 @@ class DataConfig(Config):
     pairs: tuple[str, ...] = ()
     """A source and a target file."""
     tsv: str = ""
+    """A file with tabs between its columns; `columns` says which two are the pairs."""
     columns: tuple[int, int] = (1, 2)
     """Source and target column of the TSV file, counted from 1."""
     text: tuple[str, ...] = ()
+    """Text files for a decoder or an encoder, plain or gzip."""
     objective: Literal["lm", "mlm"] = "lm"
+    """For text files. lm: predict the next token (decoder). mlm: predict masked tokens
+    (encoder)."""
     valid: tuple[str, ...] = ()
     """Validation files, in the same form."""
     languages: tuple[str, ...] = ()
     """Codes of source and target, as ["en", "de"]. Empty: by the suffixes of `pairs`."""
     out: str = ""
-    """The model folder."""
+    """Folder of the run and of its model; `--out` on the command line."""
 
 
 class Recipe(Config):
     """All settings of a run."""
 
     data: DataConfig = DataConfig()
+    """The files of the run and its folder; arguments of the command replace them."""
     model: ModelConfig = ModelConfig()
+    """Layers, width and attention of the model that is trained."""
     tokenizer: TokenizerConfig = TokenizerConfig()
+    """How text becomes token ids. Trained on the training files."""
     train: TrainConfig = TrainConfig()
+    """Steps, loss, optimizer, evaluation and checkpoints."""
+
+    def contradictions(self) -> Iterable[str]:
+        """Settings that are allowed but defeat each other; the run goes on."""
+        return self.train.contradictions()
 
     def cross_checks(self) -> Iterable[Problem]:
         train, tokenizer = self.train, self.tokenizer
@@ -111,6 +157,18 @@ class Recipe(Config):
                 f"train.rdrop_from is {train.rdrop_from} but train.steps is {train.steps}: R-Drop "
                 "would never start. Use a smaller rdrop_from, or set train.rdrop = 0.",
                 ("train.rdrop_from", "train.steps"),
+            )
+        if train.best_by != "loss" and not train.translate_lines:
+            yield Problem(
+                f"train.best_by is {train.best_by} but train.translate_lines is 0: no translations "
+                "are scored. Set train.translate_lines = 200, or best_by = loss.",
+                ("train.best_by", "train.translate_lines"),
+            )
+        if train.best_by != "loss" and train.shard:
+            yield Problem(
+                f"train.shard is true but train.best_by is {train.best_by}: sharded models do not "
+                "translate during training. Set train.best_by = loss, or train.shard = false.",
+                ("train.shard", "train.best_by"),
             )
         if train.shard and train.optimiser.kind == "muon":
             yield Problem(

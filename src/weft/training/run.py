@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,64 +20,65 @@ from typing import Any
 import torch
 
 from weft.checkpoint.atomic import (
-    COMMITTED,
-    PREFIX,
-    finish_replacing,
-    make_folder,
     move_files,
-    remove_folder,
     temporary_folder,
 )
 from weft.checkpoint.disk_space import Report, check_space, folder_bytes, no_report
+from weft.checkpoint.examples import ExampleInput
 from weft.checkpoint.folder_files import (
     MODEL_FILES,
-    OPTIONAL_FILES,
     RUN_FILE,
     SCORES_FILE,
-    is_finished,
-    write_json,
 )
 from weft.checkpoint.folder_reader import read_consistently
-from weft.checkpoint.run_files import KINDS, RUN_VERSION
+from weft.checkpoint.run_files import KINDS, read_run
 from weft.checkpoint.tensor_source import unique_state
-from weft.checkpoint.weft_folder import Checkpoint, copy_state, write_folder
-from weft.checkpoint.writer_lock import LOCK_FILE, writer_lock
+from weft.checkpoint.weft_folder import Checkpoint, write_folder
 from weft.core.config import read_settings
 from weft.core.device import choose_device
-from weft.core.errors import DataError, LockedError, UsageError
+from weft.core.errors import UsageError
 from weft.models.build import AnyModel, build_model, empty_model
 from weft.models.config import ModelConfig
 from weft.text.languages import language_pair, languages_of_files
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_names import TOKENIZER_FILE
-from weft.training.checkpointing import RunCheckpoints, check_same_run
+from weft.training.checkpointing import RunCheckpoints
 from weft.training.data.files import Pair, TrainingFiles
 from weft.training.data.pairs import PairData, PairDataConfig
 from weft.training.data.texts import TextData, TextDataConfig
 from weft.training.data.tokens import TokenFile
+from weft.training.delivery import (
+    choose_weights,
+    delivery_candidates,
+    describe_delivery,
+    is_of_earlier_version,
+)
 from weft.training.distributed import DistributedContext, init_distributed
-from weft.training.loop import Data, ProgressCallback, ScoreTranslations, Trainer, validate
+from weft.training.example_inputs import pair_examples, text_examples
+from weft.training.loop import Data, ProgressCallback, ScoreTranslations, Trainer
 from weft.training.metrics_log import MetricsLog
-from weft.training.objective import batch_loss
+from weft.training.model_card import model_card
+from weft.training.observer import RunObserver, Stage, no_stage
 from weft.training.recipe import DataConfig, Recipe
+from weft.training.run_opening import TOKENS, is_delivered, open_run_folder, remove_tokens
+from weft.training.run_record import CHANGES, num_changes, save_intervals
 from weft.training.signals import stop_on_signals
-from weft.training.threads import THREADS, threads_of_run
+from weft.training.threads import threads_of_run
 
 log = logging.getLogger(__name__)
 
-TOKENS = "tokens"
-"""The folder of the token ids of a text run."""
 MakeScorer = Callable[[list[Pair], Tokenizer], ScoreTranslations]
 """Builds the scorer of validation translations. The caller provides it, as it needs an engine."""
 
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """Training and validation data of a run, and the validation pairs as text."""
+    """Training and validation data of a run, the validation pairs as text, and examples of it."""
 
     train: Data
     valid: Data | None
     valid_pairs: list[Pair]
+    examples: tuple[ExampleInput, ...] = ()
 
 
 def train(
@@ -140,13 +140,19 @@ def run_training(
     make_scorer: MakeScorer | None = None,
     device: torch.device | str = "cpu",
     report: Report = no_report,
+    stage: Stage = no_stage,
+    command: str = "",
 ) -> dict[str, Any]:
-    """Train the model in `out`, or resume its training, and return its scores. `report` receives
-    the bytes that will be written."""
+    """Train the model in `out`, or resume its training, and return its scores. `watch`, `report`
+    and `stage` are those of a RunObserver; `command` is noted in the model card."""
+    check_best_by(recipe, files, make_scorer)
+    observer = RunObserver(watch, report, stage)
     with init_distributed(torch.device(device)) as distributed, ExitStack() as lock:
-        distributed.on_rank_zero(lambda: open_run_folder(recipe, files, out, lock))
+        distributed.on_rank_zero(
+            lambda: open_run_folder(recipe, files, out, lock, observer, command)
+        )
         # a separate function: DDP must be garbage before the process group is destroyed
-        return train_in_process(distributed, recipe, files, out, watch, make_scorer, report)
+        return train_in_process(distributed, recipe, files, out, observer, make_scorer)
 
 
 def train_in_process(
@@ -154,63 +160,47 @@ def train_in_process(
     recipe: Recipe,
     files: TrainingFiles,
     out: Path,
-    watch: ProgressCallback,
+    observer: RunObserver,
     make_scorer: MakeScorer | None,
-    report: Report,
 ) -> dict[str, Any]:
     """The run of one process."""
-    if is_finished(out):
+    if is_delivered(out):
         log.info("run=finished out=%s", out)
         return read_consistently(out, MODEL_FILES, lambda model: read_settings(model / SCORES_FILE))
-    distributed.on_rank_zero(lambda: train_tokenizer(recipe, files, out))
+    report = observer.report
+    distributed.on_rank_zero(lambda: train_tokenizer(recipe, files, out, observer))
     tokenizer = Tokenizer.load(out)
     distributed.on_rank_zero(lambda: check_run_space(recipe, files, tokenizer, out, report))
-    corpus = read_corpus(recipe, files, tokenizer, out, distributed)
+    corpus = read_corpus(recipe, files, tokenizer, out, distributed, observer)
     with threads_of_run(out / RUN_FILE):
         trainer = build_trainer(recipe, files, out, corpus, tokenizer, make_scorer, distributed)
-        if trainer.resume():
-            log.info("resume step=%d out=%s", trainer.state.step, out)
+        if trainer.resume() and distributed.is_rank_zero:
+            report(f"{out}: resuming from step {trainer.state.step}")
         with stop_on_signals() as stop:
-            trainer.run(watch, stop)
+            trainer.run(observer.watch, stop)
         return save_final_model(trainer, files, out, corpus, tokenizer)
 
 
-def open_run_folder(recipe: Recipe, files: TrainingFiles, out: Path, lock: ExitStack) -> None:
-    """Create the folder with run.json, or check that it holds the same run. Unless the run is
-    finished, `lock` then holds the writer lock, and what killed processes left is removed."""
-    settings = recipe.to_dict()
-    del settings["data"]  # files are identified by their contents, not by their paths
-    description = {"recipe": settings, "files": files.fingerprint()}
-    try:
-        if check_same_run(out / RUN_FILE, description) and is_finished(out):
-            remove_rest(out)
-            return
-        make_folder(out)
-        lock.enter_context(writer_lock(out, out / LOCK_FILE))
-        if not check_same_run(out / RUN_FILE, description):
-            threads = {THREADS: torch.get_num_threads()}
-            write_json(out / RUN_FILE, {"weft": RUN_VERSION, **description, **threads})
-    except (NotADirectoryError, FileExistsError, PermissionError) as error:
-        reason = error.strerror
-        raise DataError(f"cannot be written to ({reason}). Choose another --out.", out) from None
-    RunCheckpoints(out, recipe.train.save_every, recipe.train.average).remove_incomplete()
-
-
-def remove_rest(out: Path) -> None:
-    """Remove what a process killed just after finishing the run left, unless another does."""
-    is_clean = not any((out / name).exists() for name in (COMMITTED, LOCK_FILE, TOKENS))
-    if is_clean and not any(out.glob(f"{PREFIX}*")):
+def check_best_by(recipe: Recipe, files: TrainingFiles, make_scorer: MakeScorer | None) -> None:
+    """A UsageError if train.best_by is a score of translations, and there are none."""
+    metric = recipe.train.best_by
+    if metric == "loss":
         return
-    with suppress(LockedError, OSError), writer_lock(out, out / LOCK_FILE):
-        finish_replacing(out, SCORES_FILE, OPTIONAL_FILES)
-        remove_tokens(out)
+    if files.task != "translate" or not (files.valid or recipe.train.valid_share):
+        problem = "only a translation run with validation data is scored by it"
+    elif make_scorer is None:
+        problem = "weft.train translates nothing during training; the command `weft train` does"
+    else:
+        return
+    raise UsageError(f"train.best_by is {metric}: {problem}. Set train.best_by = loss.")
 
 
-def train_tokenizer(recipe: Recipe, files: TrainingFiles, out: Path) -> None:
+def train_tokenizer(recipe: Recipe, files: TrainingFiles, out: Path, observer: RunObserver) -> None:
     """Train the tokenizer of the run on its training files, unless it exists."""
     if not (out / TOKENIZER_FILE).is_file():
         with temporary_folder(out / "tokenizer") as folder:
-            Tokenizer.train(files.tokenizer_lines(), recipe.tokenizer).save(folder)
+            lines = observer.counted(files.tokenizer_lines(), "training the tokenizer")
+            Tokenizer.train(lines, recipe.tokenizer).save(folder)
             move_files(folder, out, last=TOKENIZER_FILE)
 
 
@@ -220,16 +210,21 @@ def read_corpus(
     tokenizer: Tokenizer,
     out: Path,
     distributed: DistributedContext,
+    observer: RunObserver,
 ) -> TrainingCorpus:
     """Training and validation data as batches."""
     if files.task == "translate":
-        return read_pair_corpus(recipe, files, tokenizer, distributed)
-    distributed.on_rank_zero(lambda: write_tokens(recipe, files, tokenizer, out / TOKENS))
+        return read_pair_corpus(recipe, files, tokenizer, distributed, observer)
+    distributed.on_rank_zero(lambda: write_tokens(recipe, files, tokenizer, out / TOKENS, observer))
     return read_text_corpus(recipe, files, tokenizer, out / TOKENS, distributed)
 
 
 def read_pair_corpus(
-    recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer, distributed: DistributedContext
+    recipe: Recipe,
+    files: TrainingFiles,
+    tokenizer: Tokenizer,
+    distributed: DistributedContext,
+    observer: RunObserver,
 ) -> TrainingCorpus:
     config, max_len = recipe.train, recipe.model.max_len
     train_pairs, valid_pairs = files.pairs("train"), list(files.pairs("valid"))
@@ -247,11 +242,17 @@ def read_pair_corpus(
     )
     valid_config = PairDataConfig(max_len, config.batch_tokens, skip_limit=1)
     valid = PairData(valid_pairs, tokenizer, valid_config, distributed) if valid_pairs else None
-    train_data = PairData(train_pairs, tokenizer, train_config, distributed)
-    return TrainingCorpus(train_data, valid, valid_pairs)
+    train_data = PairData(train_pairs, tokenizer, train_config, distributed, observer.stage)
+    return TrainingCorpus(train_data, valid, valid_pairs, pair_examples(valid_pairs))
 
 
-def write_tokens(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer, folder: Path) -> None:
+def write_tokens(
+    recipe: Recipe,
+    files: TrainingFiles,
+    tokenizer: Tokenizer,
+    folder: Path,
+    observer: RunObserver,
+) -> None:
     """Encode training and validation text; without validation files, hold out `valid_share`."""
     config = recipe.train
     texts, valid_texts = files.texts("train", config.documents), []
@@ -259,7 +260,8 @@ def write_tokens(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer, fol
         valid_texts = files.texts("valid", config.documents)
     elif config.valid_share:
         texts, valid_texts = split_validation(texts, config.valid_share)
-    TokenFile.write(folder / "train", texts, tokenizer)
+    counted = observer.counted(texts, "encoding the text", len(texts))
+    TokenFile.write(folder / "train", counted, tokenizer)
     if valid_texts:
         TokenFile.write(folder / "valid", valid_texts, tokenizer)
 
@@ -291,8 +293,10 @@ def read_text_corpus(
     def read(part: str) -> TextData:
         return TextData(TokenFile.open(folder / part), tokenizer, data_config, distributed)
 
-    has_valid = bool(files.valid or config.valid_share)
-    return TrainingCorpus(read("train"), read("valid") if has_valid else None, [])
+    if not (files.valid or config.valid_share):
+        return TrainingCorpus(read("train"), None, [])
+    examples = text_examples(TokenFile.open(folder / "valid"), tokenizer)
+    return TrainingCorpus(read("train"), read("valid"), [], examples)
 
 
 def split_validation(texts: list[str], share: float) -> tuple[list[str], list[str]]:
@@ -318,11 +322,19 @@ def build_trainer(
     scorer = None
     if make_scorer is not None and corpus.valid_pairs and config.translate_lines:
         scorer = make_scorer(corpus.valid_pairs[: config.translate_lines], tokenizer)
-    checkpoints = RunCheckpoints(out, config.save_every, config.average)
+    checkpoints = run_checkpoints(recipe, files, out)
     metrics = MetricsLog(out, config.tensorboard)
     return Trainer(
         model, config, corpus.train, corpus.valid, checkpoints, metrics, scorer, distributed
     )
+
+
+def run_checkpoints(recipe: Recipe, files: TrainingFiles, out: Path) -> RunCheckpoints:
+    """The checkpoints of a run, which is open."""
+    config = recipe.train
+    has_valid = bool(files.valid or config.valid_share)
+    intervals = save_intervals(out, config.save_every)
+    return RunCheckpoints(out, intervals, config.average, has_valid)
 
 
 def check_run_space(
@@ -332,7 +344,7 @@ def check_run_space(
     config = recipe.train
     state = unique_state(empty_model(model_config(recipe, files, tokenizer)))
     weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-    checkpoints = RunCheckpoints(out, config.save_every, config.average)
+    checkpoints = run_checkpoints(recipe, files, out)
     num_kept, num_bytes = checkpoints.peak_bytes(weight_bytes, config.steps)
     num_bytes = max(0, num_bytes - folder_bytes(checkpoints.folder))
     what = f"{num_kept} checkpoints and the model"
@@ -357,35 +369,42 @@ def model_config(recipe: Recipe, files: TrainingFiles, tokenizer: Tokenizer) -> 
 def save_final_model(
     trainer: Trainer, files: TrainingFiles, out: Path, corpus: TrainingCorpus, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Save the mean of the last checkpoints as the model of the folder, with its scores."""
-    state, distributed = trainer.state, trainer.distributed
-    model = build_model(trainer.model.config).to(distributed.device)
-    weights = trainer.checkpoints.mean_weights(state.step)
-    trainer.check_finite(weights)
-    copy_state(weights, model, out)
+    """Save the best weights of the run as the model of the folder, with their scores."""
+    state, metric = trainer.state, trainer.config.best_by
+    delivery = choose_weights(trainer, delivery_candidates(trainer))
     scores: dict[str, Any] = {
         "steps": state.step,
         "epochs": state.epoch,
         "seconds": round(state.seconds, 1),
         "tokens": state.tokens,
     }
+    if changes := num_changes(out):
+        scores[CHANGES] = changes
     if corpus.valid is not None:
-        scores["valid"] = validate(model, partial(batch_loss, model), corpus.valid, distributed)
-        if trainer.score_translations is not None and distributed.is_rank_zero:
-            scores["valid"] |= trainer.score_translations(model)
-    checkpoint = Checkpoint(model.eval(), tokenizer, files.task, scores, languages=files.languages)
-    distributed.on_rank_zero(lambda: finish_run(trainer, out, checkpoint))
+        scores["valid"] = delivery.chosen.scores
+    if not is_of_earlier_version(trainer):
+        scores["delivered"] = delivery.to_dict(metric)
+        log.info("out=%s delivered='%s'", out, describe_delivery(scores["delivered"]))
+        signatures = getattr(trainer.score_translations, "signatures", {})
+        if signatures:
+            num_lines = min(len(corpus.valid_pairs), trainer.config.translate_lines)
+            scores |= {"signatures": signatures, "translated_lines": num_lines}
+    model = delivery.model.eval()
+    checkpoint = Checkpoint(
+        *(model, tokenizer, files.task, scores),
+        languages=files.languages,
+        examples=corpus.examples,
+    )
+    trainer.distributed.on_rank_zero(lambda: finish_run(trainer, out, checkpoint))
     return scores
 
 
 def finish_run(trainer: Trainer, out: Path, checkpoint: Checkpoint) -> None:
     """Write the model, after which the run is finished and nothing else is written."""
     trainer.metrics.sync()
-    write_folder(out, checkpoint)
+    card = None
+    if "delivered" in checkpoint.scores:
+        num_weights = sum(t.numel() for t in unique_state(checkpoint.model).values())
+        card = model_card(out.resolve(), read_run(out), checkpoint.scores, num_weights)
+    write_folder(out, replace(checkpoint, card=card))
     remove_tokens(out)
-
-
-def remove_tokens(out: Path) -> None:
-    """Remove the token ids, which a finished run does not read again."""
-    if (out / TOKENS).is_dir():
-        remove_folder(out / TOKENS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,10 @@ from weft.training.distributed import DistributedContext
 from weft.training.objective import Batch, empty_batch
 
 log = logging.getLogger(__name__)
+
+
+ENCODE_LINES = 5000
+"""Lines per call of the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,10 @@ class PairData:
         tokenizer: Tokenizer,
         config: PairDataConfig,
         distributed: DistributedContext | None = None,
+        stage: Callable[[str, int, int | None], None] = lambda name, done, total: None,
     ) -> None:
-        self.tokenizer, self.config = tokenizer, config
+        """`stage` receives the progress of the first encoding (training/observer.py)."""
+        self.tokenizer, self.config, self.stage = tokenizer, config, stage
         self.distributed = distributed or DistributedContext()
         self.local_pairs: list[Pair] = []
         self.num_pairs = num_lines = 0
@@ -133,9 +139,14 @@ class PairData:
 
     def encode_side(self, side: int, epoch: int | None, report: TextReport) -> list[list[int]]:
         config, texts = self.config, [pair[side] for pair in self.local_pairs]
+        ids: list[list[int]] = []
         if epoch is None or not config.bpe_dropout:
-            return self.tokenizer.encode_batch(texts, max_len=config.max_len, report=report)
-        ids = []
+            total = 2 * len(texts)
+            for begin in range(0, len(texts), ENCODE_LINES):
+                self.stage("encoding the pairs", side * len(texts) + begin, total)
+                batch = texts[begin : begin + ENCODE_LINES]
+                ids += self.tokenizer.encode_batch(batch, max_len=config.max_len, report=report)
+            return ids
         for i, text in enumerate(texts):
             # one seed per pair: the draws do not depend on which process encodes it
             row = i * self.distributed.world_size + self.distributed.rank
