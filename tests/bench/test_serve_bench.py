@@ -112,6 +112,13 @@ def test_llama_server_has_a_slot_for_each_stream(tmp_path: Path) -> None:
         quantized(tmp_path / "m.gguf", "Q4_0", tmp_path, lambda line: None)
 
 
+def test_weft_reads_the_file_of_llama_server_only_where_it_can_be_made(tmp_path: Path) -> None:
+    folder = str(tiny_folder(tmp_path / "model", "decoder", max_len=64))
+    assert servers.SERVERS[servers.INT8_Q4_0].quantization == "Q4_0"
+    with pytest.raises(PeerError, match="a Q4_0 file needs llama-quantize, which is not installed"):
+        servers.Server(servers.INT8_Q4_0, folder, ServerLimits(1, 8, 1), tmp_path, print)
+
+
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     folder = str(tiny_folder(tmp_path / "model", "decoder", max_len=64))
     with pytest.raises(UsageError, match=r"has 256 tokens, but max_len of .* is 64"):

@@ -328,6 +328,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "name": Probe("encoder", base={"model": None}, other_status=400),
     },
     "/translate": {
+        "model": missing_model(),
         "q": Probe("a dog"),
         "source": Probe("xx", lambda a, b: "xx" in a.json["error"], status=400),
         "target": Probe("xx", lambda a, b: "xx" in a.json["error"], status=400),

@@ -6,12 +6,14 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import uvicorn
+from fastapi import APIRouter
+from starlette.types import ASGIApp
 
 from tests.engine.tiny import tiny
 from weft.checkpoint.weft_folder import Checkpoint
@@ -64,11 +66,12 @@ class RunningServer:
         return self.client.get(path, **options)
 
     def wait_idle(self, seconds: float = 20.0) -> None:
-        """Until no request is active; then every page must be free or in a cache."""
+        """Until no request is active; then every page must be free or in a cache, and no place in
+        a queue taken: a place is given back after the client has its answer."""
         end = time.monotonic() + seconds
         engines = [served.engine for served in self.service.models.models.values()]
-        while not all(map(is_at_rest, engines)):
-            assert time.monotonic() < end, "requests or pages are left"
+        while self.service.limits.reservations or not all(map(is_at_rest, engines)):
+            assert time.monotonic() < end, "requests, pages or reservations are left"
             time.sleep(0.005)
 
 
@@ -81,10 +84,16 @@ def is_at_rest(one: AsyncEngine) -> bool:
 
 
 @contextmanager
-def running(service: Service, send_buffer: int | None = None) -> Iterator[RunningServer]:
-    """Serve until the block ends. `send_buffer`: bytes of each connection in the kernel."""
+def running(
+    service: Service,
+    send_buffer: int | None = None,
+    routers: Sequence[APIRouter] = (),
+    index: ASGIApp | None = None,
+) -> Iterator[RunningServer]:
+    """Serve until the block ends. `send_buffer`: bytes of each connection in the kernel; `index`:
+    the web page."""
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, routers, index),
         "127.0.0.1",
         0,
         loop="asyncio",

@@ -91,6 +91,29 @@ def test_auto_is_the_only_source_language_of_a_target(server):
     assert "source is auto, but texts in de and fr are translated" in answer.json()["error"]
 
 
+def test_a_model_may_be_named_instead_of_languages(server):
+    """Also one whose languages are not known."""
+    for name in ("unknown", "fr-en"):
+        answer = server.post("/translate", {"q": TEXTS[0], "model": name, "alternatives": 1})
+        [best] = server.service.models.get(name).loaded.translate_best(TEXTS[:1], 2, beam=2)
+        assert answer.json()["translatedText"] == best[0].text
+        assert answer.json()["alternatives"] == [best[1].text]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "en-de", "target": "fr"}, "translates en -> de, not en -> fr"),
+        ({"model": "en-de", "source": "fr"}, "translates en -> de, not fr -> de"),
+        ({"model": "decoder"}, "this route needs a model of kind encoder-decoder"),
+        ({"target": ""}, "target is missing"),
+    ],
+)
+def test_a_named_model_that_does_not_fit_is_refused(server, change, message):
+    answer = server.post("/translate", {**BODY, **change})
+    assert answer.status_code == 400 and message in answer.json()["error"]
+
+
 def test_forms_are_read_like_json(server):
     whole = translate(server, q=TEXTS[:2], alternatives=1)
     fields = {"source": "en", "target": "de", "alternatives": "1", "q": TEXTS[:2]}

@@ -249,3 +249,14 @@ def test_unknown_fields_are_refused_or_with_lenient_reported(local, outside):
     assert answer.status_code == 400 and "temperature" in answer.json()["error"]["message"]
     answer = outside.post("/v1/completions", body, headers={"x-api-key": "key-a"})
     assert answer.status_code == 200 and "temprature" in answer.headers["x-weft-warning"]
+
+
+def test_reserve_assigns_the_memory_of_the_cache_at_startup(folder: Path) -> None:
+    def resident(*options: str) -> int:
+        with ServeProcess(folder, "--cache", "0.2", *options) as server:
+            server.wait_ready()
+            status = Path(f"/proc/{server.process.pid}/status").read_text()
+        (line,) = (one for one in status.splitlines() if one.startswith("VmRSS:"))
+        return 1024 * int(line.split()[1])
+
+    assert resident("--reserve") - resident() > 0.15 * 2**30

@@ -23,7 +23,7 @@ from weft.models.transformer import Decoder
 PATH = "/v1/completions"
 BODY: dict[str, Any] = {"model": "chat", "prompt": "the cat", "max_tokens": 5, "seed": 4}
 GREEDY = {**BODY, "temperature": 0, "ignore_eos": True}
-LISTS = {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
+LISTS = {"tokens", "token_logprobs", "top_logprobs", "text_offset", "bytes"}
 
 
 @pytest.fixture(scope="module")

@@ -74,14 +74,16 @@ class Explored:
         if isinstance(case.body, dict):
             fill_grammars(case.body)
             if isinstance(case.body.get("input"), list):
-                case.body["input"] = [*self.fill_items(case.body["input"])] or "a"
+                self.fill_items(case.body["input"])
             if label == "POST /v1/attention":
                 case.body |= {"id": self.new_id(label), "index": 0, "position": 1}
                 case.body |= {name: 0 for name in ("layer", "head") if case.body.get(name)}
-            case.body.pop("previous_response_id", None)
+            if isinstance(case.body.get("previous_response_id"), str):
+                case.body["previous_response_id"] = self.new_id(label)
 
-    def fill_items(self, items: list[Any]) -> Iterator[Any]:
-        """Give references ids of stored items, and outputs those of calls before them."""
+    def fill_items(self, items: list[Any]) -> None:
+        """Give references ids of stored items, and outputs those of calls before them. An output
+        before all calls keeps its id, and is refused."""
         calls: list[str] = []
         for item in items:
             kind = item.get("type") if isinstance(item, dict) else None
@@ -89,11 +91,8 @@ class Explored:
                 item["id"] = self.new_item_id()
             elif kind == "function_call":
                 calls.append(item["call_id"])
-            elif kind == "function_call_output":
-                if not calls:
-                    continue
+            elif kind == "function_call_output" and calls:
                 item["call_id"] = calls[-1]
-            yield item
 
     def new_item_id(self) -> str:
         body = {"model": "scripted", "input": "a"}

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.server import RunningServer, make_service, running
 from weft.serve.config import ServeConfig
 from weft.serve.context import RequestRecord
+from weft.serve.operation_results import ServerInfo
 from weft.serve.request_log import (
     LOGGERS,
     JsonFormatter,
@@ -96,6 +97,13 @@ def test_loads_and_server_info(server):
     assert value["loads"][0]["max_total_num_tokens"] > 0
     info = server.get("/server_info").json()
     assert info["models"]["decoder"]["max_model_len"] == 40
+    ServerInfo.model_validate(info)
+    facts = info["models"]["decoder"]["architecture"]
+    model = server.service.models.get("decoder").loaded.model
+    assert facts["parameters"] == sum(one.numel() for one in model.parameters())
+    assert (facts["layers"], facts["heads"], facts["kv_heads"], facts["width"]) == (2, 8, 8, 32)
+    assert (facts["attention"], facts["position"]) == ("mha", "sinusoidal")
+    assert (facts["tokenizer"], facts["dtype"]) == ("BPE", "float32")
     assert info["settings"]["max_queued"] == 1024 and info["has_api_keys"] is False
 
 

@@ -165,3 +165,18 @@ def test_a_client_that_never_completes_its_body_holds_nothing(server: RunningSer
     while server.service.num_active:
         assert time.monotonic() < end, "requests are left"
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/api/generate", "/translate"])
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+def test_a_body_that_is_not_complete_in_time_is_408(
+    server: RunningServer, path: str, is_chunked: bool
+) -> None:
+    size = "transfer-encoding: chunked" if is_chunked else "content-length: 9"
+    body = "2\r\n{ \r\n" if is_chunked else "{ "
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    with connect(server) as client:
+        client.sendall(f"{head}x-request-timeout: 0.1\r\n{size}\r\n\r\n{body}".encode())
+        response = read_all(client)
+    assert response.startswith(b"HTTP/1.1 408 ")
+    assert b"the body was not complete after 0.1 s." in response

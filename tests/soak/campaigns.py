@@ -62,5 +62,5 @@ CAMPAIGNS: dict[str, Campaign] = {
     "memory": Campaign(
         "tests.soak.memory", 100_000, "requests", units_per_case=10_000, batch=10, seconds=300
     ),
-    "determinism": Campaign("tests.engine.determinism", 2_500, batch=125, seconds=60),
+    "determinism": Campaign("tests.engine.determinism", 1_000, batch=100, seconds=60),
 }

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import tempfile
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.training.material import files, recipe
+from weft.checkpoint.weft_folder import CARD_FILE
 from weft.training.run import run_training
 
 RUNS: list[dict[str, Any]] = [
@@ -41,19 +44,27 @@ def run_case(seed: int) -> None:
     rng = random.Random(seed)
     changes = rng.randrange(len(RUNS))
     expected = uninterrupted(changes)
-    with tempfile.TemporaryDirectory() as temporary:
-        out, data = Path(temporary) / "run", expected.out.parent
+    # of the same name and depth as the other run: the model card has the name of the folder, and
+    # run.json the paths of the data relative to it
+    data = expected.out.parents[1]
+    out = data / f"case-{seed}" / expected.out.name
+    out.parent.mkdir()
+    try:
         train(changes, data, out, kill_after=rng.uniform(0, expected.seconds * 1.1))
         train(changes, data, out)
         check_same_files(expected.out, out)
+    finally:
+        shutil.rmtree(out.parent)
 
 
 @cache
 def uninterrupted(changes: int) -> UninterruptedRun:
     folder = Path(tempfile.mkdtemp(prefix="weft-soak-"))
+    out = folder / "whole" / "run"
+    out.parent.mkdir()
     start = time.monotonic()
-    train(changes, folder, folder / "run")
-    return UninterruptedRun(folder / "run", time.monotonic() - start)
+    train(changes, folder, out)
+    return UninterruptedRun(out, time.monotonic() - start)
 
 
 def train(changes: int, data: Path, out: Path, kill_after: float | None = None) -> None:
@@ -105,6 +116,8 @@ def comparable(path: Path) -> Any:
         return [without_times(json.loads(line)) for line in path.read_text().splitlines()]
     if path.suffix == ".json":
         return without_times(json.loads(path.read_text()))
+    if path.name == CARD_FILE:
+        return re.sub(r"[\d,.]+ s;", "", path.read_text())
     if path.name == "SHA256SUMS":
         return [line for line in path.read_text().splitlines() if is_sum_without_times(line, path)]
     return path.read_bytes()
@@ -115,7 +128,7 @@ def is_sum_without_times(line: str, path: Path) -> bool:
     digest, name = line.split(maxsplit=1)
     name = name.lstrip("*")
     assert hashlib.sha256((path.parent / name).read_bytes()).hexdigest() == digest, line
-    return not name.endswith((".json", ".jsonl"))
+    return not name.endswith((".json", ".jsonl", CARD_FILE))
 
 
 def without_times(value: Any) -> Any:

@@ -28,6 +28,7 @@ from weft.bench.engine import check_decoder
 from weft.bench.measure import machine
 from weft.bench.peers.install import python_of
 from weft.bench.peers.servers import (
+    INT8_Q4_0,
     NAME,
     SERVERS,
     Server,
@@ -54,7 +55,8 @@ PEERS_FOLDER = Path(__file__).with_name("peers")
 WORD = re.compile(rb" [a-z]+")
 """Tokens whose texts, one after the other, are read as the same tokens again."""
 EXACT = (WEFT, INT8)
-"""Weft's servers."""
+"""Weft's servers, which are always there."""
+WEFT_SERVERS = (*EXACT, INT8_Q4_0)
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ WORKLOADS = {
         streams=1, num_requests=20, own_len=2000, new_tokens=1, num_sent=2, weft_only=True
     ),
 }
-PEER_SERVERS = [name for name in SERVERS if name not in EXACT]
+PEER_SERVERS = [name for name in SERVERS if name not in WEFT_SERVERS]
 RATIOS = {"throughput": "tokens_per_second", "TTFT p50": "ttft_p50", "TPOT p50": "tpot_p50"}
 """Name of a ratio -> key of a row."""
 ENGINE_SHARES = {
@@ -123,6 +125,7 @@ GOALS = (
         for name in RATIOS
         if not one.weft_only
     ),
+    *(Goal(f"1 stream: {INT8_Q4_0}/llama-server Q4_0, {name}", 1.0) for name in RATIOS),
     *(Goal(f"32 streams: {INT8}/{name}", bound) for name, bound in ENGINE_SHARES.items()),
     Goal(f"cached: {INT8}, TTFT/cold", 0.05, is_maximum=True),
     Goal(f"{INT8}: seconds until ready", 5.0, is_maximum=True),
@@ -376,7 +379,7 @@ def rows_of(name: str, workload: ServeWorkload, rounds: Rounds) -> list[dict[str
 def ratios_of(name: str, workload: ServeWorkload, rounds: Rounds, threads: int) -> dict[str, float]:
     """Weft relative to the others, medians of the rounds; above 1 means faster."""
     ratios: dict[str, float] = {}
-    for weft in (one for one in EXACT if rounds.get(one)):
+    for weft in (one for one in WEFT_SERVERS if rounds.get(one)):
         if workload.num_sent > 1:
             cold, cached = (row_of(name, weft, [half]) for half in halves_of(rounds[weft][0]))
             ratios[f"{name}: {weft}, TTFT/cold"] = cached["ttft_p50"] / cold["ttft_p50"]
@@ -385,7 +388,7 @@ def ratios_of(name: str, workload: ServeWorkload, rounds: Rounds, threads: int) 
             shares = zip(*(one.engine_shares(threads) for one in rounds[weft]), strict=True)
             for share, values in zip(ENGINE_SHARES, shares, strict=True):
                 ratios[f"{name}: {weft}/{share}"] = statistics.median(values)
-        for peer in (one for one in rounds if one not in EXACT):
+        for peer in (one for one in rounds if one not in WEFT_SERVERS):
             pairs = [
                 (row_of(name, weft, [ours]), row_of(name, peer, [theirs]))
                 for ours, theirs in zip(rounds[weft], rounds[peer], strict=True)

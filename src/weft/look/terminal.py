@@ -14,6 +14,9 @@ ASCII_SHADES = (" ", ".", "+", "*", "#")
 STEPS = (0.05, 0.15, 0.35, 0.65)
 """Weights from which the next darker shade is used."""
 
+HANGUL_JAMO = frozenset(map(chr, (*range(0x1160, 0x1200), *range(0xD7B0, 0xD800))))
+"""Vowels and final consonants that are drawn inside the syllable before them."""
+
 SPACE, ASCII_SPACE = "\u2581", "_"
 """Shown for a space inside a token."""
 
@@ -25,6 +28,8 @@ def display_width(text: str) -> int:
 
 def char_width(char: str) -> int:
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf", "Cc"):
+        return 0
+    if char in HANGUL_JAMO:
         return 0
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
@@ -69,5 +74,15 @@ def legend(is_ascii: bool = False) -> str:
 
 def visible(piece: str, is_ascii: bool = False) -> str:
     """A token with visible spaces and escapes for unprintable characters."""
-    shown = piece.replace(" ", ASCII_SPACE if is_ascii else SPACE)
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shown)
+    return printable(piece.replace(" ", ASCII_SPACE if is_ascii else SPACE))
+
+
+def printable(text: str) -> str:
+    """The text with escapes for unprintable characters: line breaks, terminal control sequences,
+    direction marks."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def plural(number: int, noun: str) -> str:
+    """1 page, 1,203 pages."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -71,4 +71,6 @@ protocol, whole and streamed:
     ollama_messages     messages and tool calls between Ollama's form and OpenAI's
     operation_results   what the routes for operators return
     operations          /health, /ready, /metrics, /v1/loads, /server_info, /version, /docs, /
+    model_facts         sizes and kinds of a model's components, for /server_info
+    page_requests       which requests the web page answers
 """

@@ -50,13 +50,15 @@ from weft.serve.streaming import ClientGoneError, until_gone
 log = logging.getLogger(__name__)
 
 MAX_ID = 128
+BODY_SECONDS = 1.0
+"""Time for a body that is there, however short the timeout of its request."""
 
 
 def create_app(
     service: Service, routers: Sequence[APIRouter] = (), index: ASGIApp | None = None
 ) -> FastAPI:
-    """The application of a service. `routers`: further routes; `index`: what `GET /` returns to
-    browsers."""
+    """The application of a service. `routers`: further routes; `index`: the web page, which answers
+    `GET /` of browsers and its files below /assets."""
     app = FastAPI(
         title="Weft",
         version=__version__,
@@ -69,6 +71,8 @@ def create_app(
     service.sinks.append(app.state.metrics.record)
     for router in (*PROTOCOLS.values(), *routers):
         app.include_router(router)
+    if index is not None:
+        app.mount("/assets", index)
     app.add_exception_handler(RequestValidationError, reraise)
     app.add_exception_handler(HTTPException, reraise)
     app.add_middleware(CallMiddleware, service=service)
@@ -102,7 +106,7 @@ class CallMiddleware:
             call = HttpCall(
                 request, self.service, record.id, ANYONE, self.service.config.timeout, record
             )
-            scope["weft.call"], sender.headers = call, call.response_headers
+            scope["weft.call"], sender.headers, body.call = call, call.response_headers, call
             self.enter(call)
             if is_preflight(call):
                 await Response(status_code=204)(scope, request.receive, sender.send)
@@ -211,25 +215,46 @@ def request_id_of(headers: Headers) -> str:
     return sent if is_usable else f"req_{secrets.token_hex(12)}"
 
 
+def incomplete_body(seconds: float) -> ApiError:
+    """The answer to a client that has stopped sending: the connection cannot be used again."""
+    message = f"the body was not complete after {seconds:g} s. Send the request again."
+    return ApiError(408, message, headers={"connection": "close"})
+
+
 class LimitedBody:
-    """Counts the bytes of a body without a length, and can repeat them if they are kept."""
+    """Counts the bytes of a body without a length, waits for them until the deadline of the call,
+    and can repeat them if they are kept."""
 
     def __init__(self, receive: Receive, limit: int, is_kept: bool = False) -> None:
         self.inner, self.limit, self.size, self.is_kept = receive, limit, 0, is_kept
+        self.call: HttpCall | None = None
+        self.is_complete = False
+        self.began_at = asyncio.get_running_loop().time()
         self.messages: list[Message] = []
         self.repeated: deque[Message] = deque()
 
     async def receive(self) -> Message:
         if self.repeated:
             return self.repeated.popleft()
-        message = await self.inner()
+        message = await self.next_message()
         if message["type"] == "http.request":
+            self.is_complete = not message.get("more_body", False)
             self.size += len(message.get("body", b""))
             if self.size > self.limit:
                 raise too_large(self.limit)
             if self.is_kept:
                 self.messages.append(message)
         return message
+
+    async def next_message(self) -> Message:
+        """What the server receives next: a part of the body, or afterwards a disconnect."""
+        if self.is_complete or self.call is None:
+            return await self.inner()
+        try:
+            async with asyncio.timeout_at(max(self.call.deadline, self.began_at + BODY_SECONDS)):
+                return await self.inner()
+        except TimeoutError:
+            raise incomplete_body(self.call.timeout) from None
 
     def replay(self) -> None:
         """Let the next reader begin with the first message."""

@@ -4,6 +4,7 @@ the most likely tokens, and offsets in the text.
     writer = CompletionLogprobs(served, visible_ids)       one for each text
     writer.part(ids, entries)                              the lists of the next tokens
 
+`bytes`, which OpenAI has in chats only, tells tokens apart that are parts of a character.
 Offsets count characters from the beginning of the text, in a stream too. Tokens of one character
 have the same offset, and special tokens that are not part of the text take no room.
 """
@@ -37,6 +38,7 @@ class CompletionLogprobs:
             "token_logprobs": [one and one.logprob for one in entries],
             "top_logprobs": [one and self.top(one) for one in entries],
             "text_offset": [self.advance(*one) for one in zip(ids, contents, strict=True)],
+            "bytes": [list(one) for one in contents],
         }
 
     def prompt(

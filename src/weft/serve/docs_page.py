@@ -29,7 +29,7 @@ def docs_page(openapi: Mapping[str, Any]) -> str:
     )
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
-        "<meta name=viewport content='width=device-width'>"
+        "<meta name=viewport content='width=device-width'><link rel=icon href='data:,'>"
         f"<style>{STYLE}</style><h1>{escape(title)}</h1>"
         "<p>The routes of this server. <a href='/openapi.json'>openapi.json</a> has their fields "
         f"for programs.</p>{sections}</html>"

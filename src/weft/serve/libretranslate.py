@@ -38,7 +38,7 @@ from weft.serve.context import CallOf, HttpCall
 from weft.serve.generation import Choice, Generation, Submitted
 from weft.serve.json_bodies import read_json
 from weft.serve.responses import JsonResponse
-from weft.serve.schema_types import SourceLanguage, TargetLanguage, one_of
+from weft.serve.schema_types import ModelName, SourceLanguage, TargetLanguage, one_of
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import until_gone
 from weft.text.languages import language_name
@@ -55,10 +55,12 @@ class TranslateBody(LooseBody):
 
     q: str | list[str]
     """A text, or several."""
-    source: SourceLanguage
+    source: SourceLanguage = AUTO
     """Code of its language; auto: the only one that is served."""
-    target: TargetLanguage
-    """Code of the language to translate into."""
+    target: TargetLanguage = ""
+    """Code of the language to translate into; may be left out if there is `model`."""
+    model: ModelName | None = None
+    """Name of a served translation model, whose languages need not be known then."""
     format: Annotated[str, WithJsonSchema(one_of("text"))] = "text"
     """text; html is not supported."""
     alternatives: Annotated[int, Field(ge=0, lt=MAX_BEAM)] = 0
@@ -199,6 +201,12 @@ def authenticate(call: HttpCall, api_key: Any) -> None:
 
 def check_body(body: TranslateBody) -> None:
     """Raise an ApiError for values that cannot be served."""
+    if not body.target and body.model is None:
+        raise ApiError(
+            400,
+            "target is missing: it must be the code of a language, such as en. Or name a model.",
+            "target",
+        )
     if body.format != "text":
         raise ApiError(
             400,
@@ -225,6 +233,8 @@ def translators(call: HttpCall) -> list[ServedModel]:
 
 async def find_model(call: HttpCall, body: TranslateBody) -> tuple[ServedModel, str]:
     """The model for the languages of a request, and the source language."""
+    if body.model is not None:
+        return named_model(call, body, body.model)
     if not any(matches(served, body) for served in translators(call)):
         await load_translators(call)
     found = [served for served in translators(call) if matches(served, body)]
@@ -238,6 +248,23 @@ async def find_model(call: HttpCall, body: TranslateBody) -> tuple[ServedModel, 
             f"{body.target[:40]}: languages are not detected. Name the source.",
         )
     raise no_model(call, body)
+
+
+def named_model(call: HttpCall, body: TranslateBody, name: str) -> tuple[ServedModel, str]:
+    """A model by its name. Languages that it is known not to have are an error."""
+    served = call.service.models.get(name)
+    served.check_kind("encoder-decoder")
+    if served.languages is None:
+        return served, body.source
+    source, target = served.languages
+    is_other = body.target != "" and body.target.lower() != target.lower()
+    if is_other or body.source.lower() not in (source.lower(), AUTO):
+        raise ApiError(
+            400,
+            f"model '{served.name}' translates {source} -> {target}, not {body.source[:40]} -> "
+            f"{(body.target or target)[:40]}. Leave the languages out, or the model.",
+        )
+    return served, source
 
 
 def matches(served: ServedModel, body: TranslateBody) -> bool:

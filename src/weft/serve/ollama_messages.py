@@ -47,7 +47,7 @@ def openai_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if message.get("tool_name"):
         kept["name"] = message["tool_name"]
     calls = message.get("tool_calls")
-    if calls and not isinstance(calls, list):
+    if calls is not None and not isinstance(calls, list):
         raise ApiError(400, f"{where}.tool_calls is {shown(calls)}: it must be a list.", where)
     if calls:
         kept["tool_calls"] = [openai_call(call, where) for call in calls]

@@ -127,6 +127,8 @@ class TextLogprobs(Result):
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
+    bytes: list[list[int]]
+    """Of each token; OpenAI has them in chats only."""
 
 
 class TextChoice(Result):

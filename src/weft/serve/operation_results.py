@@ -57,8 +57,15 @@ class ServerLoad(Result):
     aggregate: TotalLoad
 
 
+class ExampleText(Result):
+    """An input to try a model with, and its translation if the model translates."""
+
+    text: str
+    target: str | None = None
+
+
 class ModelInfo(Result):
-    """A model of /server_info; what follows `is_loaded` is known when it is loaded."""
+    """A model of /server_info; `is_loaded`: most fields are known when it is."""
 
     path: str
     is_loaded: bool
@@ -66,6 +73,12 @@ class ModelInfo(Result):
     max_model_len: int | None = None
     tool_format: str | None = None
     can_chat: bool | None = None
+    languages: tuple[str, str] | None = None
+    """Codes of source and target of a translation model, if they are known."""
+    architecture: dict[str, Any] | None = None
+    """Sizes and kinds of its components: parameters, layers, heads, kv_heads, width, ..."""
+    examples: list[ExampleText] | None = None
+    """Inputs of its validation data."""
     defaults: dict[str, Any] | None = None
     generation_config: dict[str, Any] | None = None
     engine: dict[str, Any] | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from weft import __version__
 from weft.sampling.params import SamplingParams
@@ -15,7 +17,9 @@ from weft.serve.api_errors import ApiError
 from weft.serve.api_route import ApiRoute
 from weft.serve.context import CallOf, Service
 from weft.serve.docs_page import docs_page
+from weft.serve.model_facts import described_facts, loaded_facts
 from weft.serve.operation_results import Health, Readiness, ServerInfo, ServerLoad, WeftVersion
+from weft.serve.page_requests import wants_page
 from weft.serve.responses import JsonResponse, or_streamed
 from weft.serve.served_model import ServedModel
 from weft.serve.server_metrics import CONTENT_TYPE, load_of, page_usage
@@ -103,26 +107,35 @@ def model_load(served: ServedModel, now: float) -> dict[str, Any]:
 async def server_info(call: CallOf) -> Response:
     """The settings in effect, and the defaults of each model. No keys."""
     service = call.service
+    models = await asyncio.to_thread(all_models, service)
     content = {
         "version": __version__,
         "uptime_seconds": round(time.time() - service.started_at, 1),
         "settings": service.config.to_dict(),
         "has_api_keys": bool(service.keys),
-        "models": {name: model_info(service, name) for name in service.models.paths},
+        "models": models,
     }
     return JsonResponse(content)
+
+
+def all_models(service: Service) -> dict[str, Any]:
+    """Called in a thread: the files of models that are not loaded are read."""
+    return {name: model_info(service, name) for name in service.models.paths}
 
 
 def model_info(service: Service, name: str) -> dict[str, Any]:
     served = service.models.models.get(name)
     info: dict[str, Any] = {"path": service.models.paths[name], "is_loaded": served is not None}
     if served is None:
-        return info
+        return info | described_facts(service.models.paths[name])
     return info | {
         "kind": served.kind,
         "max_model_len": served.max_len,
         "tool_format": type(served.tool_format).__name__,
         "can_chat": served.can_chat,
+        "languages": served.languages,
+        "architecture": loaded_facts(served),
+        "examples": [one.to_dict() for one in served.loaded.checkpoint.examples],
         "defaults": effective_defaults(served),
         "generation_config": served.loaded.generation_config.to_dict(),
         "engine": served.loaded.engine_config.to_dict(),
@@ -152,10 +165,18 @@ async def docs(request: Request) -> Response:
 async def index(request: Request) -> Response:
     """The web page for browsers; for others what Ollama's clients look for."""
     page = request.app.state.index
-    if (
-        page is not None
-        and request.method == "GET"
-        and "text/html" in request.headers.get("accept", "")
-    ):
-        return page
-    return PlainTextResponse("Ollama is running")
+    accept = request.headers.get("accept", "")
+    if page is not None and wants_page(request.method, "/", accept):
+        return PageResponse(page)
+    return PlainTextResponse("Ollama is running", headers={"vary": "accept"})
+
+
+class PageResponse(Response):
+    """Lets another application answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__()
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)

