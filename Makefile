@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients run serve test test-native test-slow soak check bench bench-peers format docs
+.PHONY: help setup clients browser run serve test test-native test-slow soak check bench bench-peers format docs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ serve: setup ## Serve the demo model, trained first if it is missing, and SmolLM
 clients: ## Install the client programs of tests/clients, in environments of their own
 	@$(PYTHON) tests/clients/install.py
 
+browser: ## Install Chromium for the tests of the web page; does nothing if it is installed
+	@$(PYTHON) tests/browser/install.py
+
 # One worker per core; each test uses one thread. worksteal keeps the tests of a file on one worker
 # while it can, so that a module's fixtures are built once. Each worker holds about 1 GB.
 test: setup ## Run the tests, in parallel
@@ -63,6 +66,7 @@ check: setup ## Check format, lint, types, import order and generated docs
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	$(BIN)/python -m weft.cli.help_page --check docs/help.md
+	$(BIN)/python -m weft.cli.settings_page --check docs/settings.md
 	$(BIN)/python -m weft.cli.serve_page --check docs/serve.md
 
 bench: setup ## Measure time and memory of the attention kernels
@@ -77,4 +81,5 @@ format: setup ## Format the code and apply the linter's automatic fixes
 
 docs: setup ## Regenerate docs/help.md and the tables of docs/serve.md
 	$(BIN)/python -m weft.cli.help_page docs/help.md
+	$(BIN)/python -m weft.cli.settings_page docs/settings.md
 	$(BIN)/python -m weft.cli.serve_page docs/serve.md

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 REACHED = {
-    "compiled": 32,
-    "modules": 44,
+    "compiled": 33,
+    "modules": 45,
     "training": 32,
     "request": 20,
 }
 """Counts of the last change that lowered them, and three more files since API keys are served
-fairly and steps are timed. Lower a number when a trace prints a smaller one."""
+fairly and steps are timed, and one since streams begin together. Lower a number when a trace prints
+a smaller one."""
 SLACK = 2
 
 

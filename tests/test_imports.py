@@ -28,7 +28,7 @@ LINES = [
 ]
 LEVEL = {package: level for level, packages in enumerate(LINES) for package in packages}
 
-FREE_FILES = {"__init__", "__main__"}
+FREE_FILES = {"__init__", "__main__", "model"}
 """Files beside the packages: they hold the public names and may import any package."""
 
 

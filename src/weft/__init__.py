@@ -13,10 +13,11 @@ The packages, in the order of the data flow:
     training/   a recipe and text files -> a model
     engine/     inference: requests, scheduler, model runner, sampling, beam search
     serve/      HTTP: the protocols of OpenAI, Anthropic, Ollama and LibreTranslate
-    look/       attention weights and their views
+    look/       traces of forward passes, and their views
     demo/       the built-in task: dates in 30 languages -> ISO dates
     bench/      benchmarks, compared with other systems
     cli/        the program `weft`, one file per command
+    model       what `weft.load` returns: inference and traces
 
 `import weft` is fast: each public name is imported on first use, and torch with it.
 """
@@ -42,11 +43,14 @@ if TYPE_CHECKING:
     from weft.engine.engine import Engine as Engine
     from weft.engine.engine_thread import EngineThread as EngineThread
     from weft.engine.loaded_model import LoadedModel as LoadedModel
-    from weft.engine.loaded_model import load as load
     from weft.engine.request import GenerationRequest as GenerationRequest
     from weft.engine.request import RequestOutput as RequestOutput
     from weft.engine.worker_pool import WorkerPool as WorkerPool
     from weft.look.attention_weights import self_attention as self_attention
+    from weft.look.recorder import trace_units as trace_units
+    from weft.look.trace import Trace as Trace
+    from weft.model import Model as Model
+    from weft.model import load as load
     from weft.models.build import build_model as build_model
     from weft.models.config import ModelConfig as ModelConfig
     from weft.nn.packed_modules import unpack_model as unpack_model
@@ -73,20 +77,23 @@ PUBLIC = {
     "ForwardBatch": "weft.core.forward_batch",
     "GenerationRequest": "weft.engine.request",
     "LoadedModel": "weft.engine.loaded_model",
+    "Model": "weft.model",
     "ModelConfig": "weft.models.config",
     "RequestOutput": "weft.engine.request",
     "SamplingParams": "weft.sampling.params",
     "SamplingRow": "weft.sampling.logits_processors",
     "Tokenizer": "weft.text.tokenizer",
+    "Trace": "weft.look.trace",
     "Translation": "weft.engine.client",
     "UsageError": "weft.core.errors",
     "WeftError": "weft.core.errors",
     "WorkerPool": "weft.engine.worker_pool",
     "build_model": "weft.models.build",
     "collate": "weft.text.batching",
-    "load": "weft.engine.loaded_model",
+    "load": "weft.model",
     "sample": "weft.sampling.sampler",
     "self_attention": "weft.look.attention_weights",
+    "trace_units": "weft.look.recorder",
     "train": "weft.training.run",
     "unpack_model": "weft.nn.packed_modules",
 }

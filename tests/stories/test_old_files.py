@@ -58,9 +58,17 @@ def test_an_interrupted_run_continues_to_the_recorded_weights(run):
 
 def test_an_interrupted_run_with_other_settings_is_rejected(run):
     recipe = json.loads(json.dumps(RUNS[run.name]))
-    recipe["train"]["save_every"] = 5
-    with pytest.raises(ValueError, match="train.save_every was 4 and is now 5"):
+    recipe["train"]["batch_tokens"] = 65
+    with pytest.raises(ValueError, match=r"train.batch_tokens was \d+ and is now 65"):
         continue_run(run, lambda progress: None, recipe)
+
+
+def test_an_interrupted_run_resumes_with_more_steps_and_delivers_its_best_checkpoint(run):
+    recipe = json.loads(json.dumps(RUNS[run.name]))
+    recipe["train"]["steps"] = 20
+    continue_run(run, lambda progress: None, recipe)
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["steps"] == 20 and scores["delivered"]["loss"] == scores["valid"]["loss"]
 
 
 def continue_run(run: Path, watch: Any, recipe: dict[str, Any] | None = None) -> None:

@@ -10,8 +10,12 @@ embed               weft embed
 eval                weft eval
 generate            weft generate
 info                weft info
+look                weft look
+plot                weft plot
 pull                weft pull
 serve               weft serve
+settings            weft settings
+status              weft status
 tokenize            weft tokenize
 train               weft train
 translate           weft translate
@@ -20,9 +24,17 @@ option_groups       one parameter that stands for several options
 threads_option      --threads of every command
 generation_options  sampling options, derived from SamplingParams
 output              JSON, tables, status lines, progress bars
+watch               generate --watch
+live_screen         a terminal that is redrawn, with single keys
 completion_json     completions as --json prints them
 train_progress      progress of a training run
+curve_canvas        curves as text
+run_metrics         metrics.jsonl of a run, as curves
+recipe_names        recipes that come with Weft, by name
+setting_list        the settings of a recipe as rows
+settings_page       generates docs/settings.md
 help_page           generates docs/help.md
+look_host           the server as the routes below /look see it
 serve_page          generates the tables of docs/serve.md
 """
 

@@ -255,8 +255,11 @@ def serve(
     ] = "1 stream,8 streams,32 streams,prefixes,cached",
     systems: Annotated[
         str,
-        typer.Option(help="Any of weft int8, weft, llama-server Q4_0, llama-server Q4_1, vllm."),
-    ] = "weft int8,weft,llama-server Q4_0,llama-server Q4_1,vllm",
+        typer.Option(
+            help="Any of weft int8, weft, weft int8 Q4_0, llama-server Q4_0, llama-server Q4_1, "
+            "vllm."
+        ),
+    ] = "weft int8,weft,weft int8 Q4_0,llama-server Q4_0,llama-server Q4_1,vllm",
     generator: Annotated[
         Literal["auto", "vllm", "own"],
         typer.Option(help="Load generator: vllm bench serve, or one without vLLM."),

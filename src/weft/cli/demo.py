@@ -11,7 +11,6 @@ import shlex
 import shutil
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,6 @@ from weft.cli.output import print_json, print_table, status
 if TYPE_CHECKING:
     from weft.demo.demo import DateAnswer
     from weft.engine.loaded_model import LoadedModel
-    from weft.training.loop import Progress
 
 NUM_WRONG = 3
 """Wrong answers that are printed."""
@@ -79,7 +77,7 @@ def train_demo(out: Path, seed: int, steps: int | None) -> None:
     from weft.demo import demo
     from weft.demo.dates import LOCALES
     from weft.training.run import run_training
-    from weft.training.signals import StoppedBySignal
+    from weft.training.signals import StoppedBySignal, acknowledge_signals
 
     recipe, data = demo.demo_recipe(seed, steps), out / "data"
     status(f"{data}: dates in {len(LOCALES) - 1} languages, {demo.NUM_TRAIN:,} training pairs")
@@ -87,16 +85,15 @@ def train_demo(out: Path, seed: int, steps: int | None) -> None:
     is_done = is_finished(out)
     status(f"{out}: {'trained already' if is_done else 'training'}")
     try:
-        with nullcontext(ignore) if is_done else watch_training(recipe.train.steps) as watch:
-            files = demo.demo_files(data)
-            run_training(recipe, files, out, watch, device=choose_device(), report=status)
+        files, place = demo.demo_files(data), choose_device()
+        if is_done:
+            run_training(recipe, files, out, device=place, report=status)
+            return
+        with watch_training(recipe.train.steps) as show, acknowledge_signals(show.note_stop):
+            run_training(recipe, files, out, show, None, place, report=show.note, stage=show.stage)
     except StoppedBySignal as stopped:
         status(f"stopped and saved in {out}; run the same command again to resume")
         raise typer.Exit(stopped.exit_code) from None
-
-
-def ignore(progress: Progress) -> None:
-    """The progress callback of a finished run."""
 
 
 def show_answers(answers: list[DateAnswer]) -> None:

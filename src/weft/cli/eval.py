@@ -23,7 +23,12 @@ from weft.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from weft.engine.loaded_model import LoadedModel
+    from weft.text.paired_bootstrap import PairedScore
 
+Other = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="Second model, compared with the first."),
+]
 Pairs = Annotated[
     tuple[str, str] | None,
     typer.Option(metavar="SRC REF", help="Source file and reference file, line by line."),
@@ -50,6 +55,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 def command(
     model: Model,
+    other: Other = None,
     pairs: Pairs = None,
     tsv: Tsv = None,
     columns: Columns = (1, 2),
@@ -77,35 +83,90 @@ def command(
       weft eval runs/en-de --pairs test.en test.de --lowercase --tokenize moses --language de
       weft eval runs/dates --tsv test.tsv --columns 1 2 --json
       weft eval runs/lm --text test.txt
+      weft eval runs/a runs/b@best --pairs test.en test.de
 
-    BLEU and chrF range from 0 to 100 and come with sacreBLEU's signature; exact match is the share
-    of equal lines.
+    With two models, the difference is tested by sacreBLEU's paired bootstrap. BLEU and chrF range
+    from 0 to 100 and come with sacreBLEU's signature; exact match is the share of equal lines.
     """
-    check_inputs(pairs, tsv, text, out)
+    check_inputs(pairs, tsv, text, out, other)
     if out is not None:
         write_lines(out, [], mode="a")
     from weft.engine.loaded_model import check_model
 
     engine = engine_settings(cache, prefix_cache, batch_tokens, activations=activations)
-    check_model(model, "translate" if text is None else "perplexity", max_tokens)
-    loaded = ready_model(model, device, engine)
+    models = [model, *([other] if other is not None else [])]
+    for name in models:
+        check_model(name, "translate" if text is None else "perplexity", max_tokens)
     if text is not None:
-        result = score_text(loaded, text, documents)
-    else:
-        lines = read_both(pairs, tsv, columns)
-        search = (beam, length_penalty, max_tokens)
-        hypotheses = translate_all(loaded, [source for source, _ in lines], search)
-        if out is not None:
-            write_lines(out, hypotheses)
-        references = [reference for _, reference in lines]
-        result = score_lines(hypotheses, references, tokenize, lowercase, language)
-    print_json(result) if json else print_table(["score", "value"], list(result.items()))
+        results = [
+            score_text(ready_model(name, device, engine), text, documents) for name in models
+        ]
+        print_scores(models, results, json)
+        return
+    lines, search = read_both(pairs, tsv, columns), (beam, length_penalty, max_tokens)
+    sources, references = [source for source, _ in lines], [reference for _, reference in lines]
+    translations = [
+        translate_all(ready_model(name, device, engine), sources, search) for name in models
+    ]
+    if out is not None:
+        write_lines(out, translations[0])
+    print_translation_scores(
+        models, translations, references, (tokenize, lowercase, language), json
+    )
+
+
+def print_translation_scores(
+    models: list[str],
+    translations: list[list[str]],
+    references: list[str],
+    options: tuple[str, bool, str],
+    is_json: bool,
+) -> None:
+    """The scores of each model, and of two models the paired bootstrap."""
+    from weft.text.paired_bootstrap import compare_systems
+
+    results = [score_lines(each, references, *options) for each in translations]
+    print_scores(models, results, is_json)
+    if len(models) > 1:
+        baseline, system = translations
+        print_comparison(compare_systems(baseline, system, references, *options), is_json)
+
+
+def print_scores(models: list[str], results: list[dict[str, Any]], is_json: bool) -> None:
+    """The scores of one model or two; JSON: one object per model."""
+    if is_json:
+        for name, result in zip(models, results, strict=True):
+            print_json({"model": name, **result} if len(models) > 1 else result)
+        return
+    rows = [(name, *(result[name] for result in results)) for name in results[0]]
+    print_table(["score", *(models if len(models) > 1 else ["value"])], rows)
+
+
+def print_comparison(scores: list[PairedScore], is_json: bool) -> None:
+    """The paired bootstrap; JSON: one object."""
+    if is_json:
+        print_json({"paired_bootstrap": [score.to_dict() for score in scores]})
+        return
+    rows = [
+        (s.metric, s.system - s.baseline, s.p_value, "yes" if s.p_value < 0.05 else "no")
+        for s in scores
+    ]
+    columns = ["paired bootstrap", "difference", "p-value", "significant (p < 0.05)"]
+    print_table(columns, rows)
+    for each in scores:
+        print(f"{each.metric}: {each.signature}")
 
 
 def check_inputs(
-    pairs: tuple[str, str] | None, tsv: str | None, text: str | None, out: Path | None
+    pairs: tuple[str, str] | None,
+    tsv: str | None,
+    text: str | None,
+    out: Path | None,
+    other: str | None = None,
 ) -> None:
     """Raise a UsageError unless there is exactly one input."""
+    if out is not None and other is not None:
+        raise UsageError("--out is for one model, but two are given. Leave --out out.")
     inputs = {"--pairs": pairs, "--tsv": tsv, "--text": text}
     used = [name for name, value in inputs.items() if value is not None]
     if not used:

@@ -46,6 +46,9 @@ def command(
     generation: GenerationOptionGroup,
     keep: Keep = None,
     device: Device = "auto",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show tokens, page pool and prefix tree, step by step.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="One object per completion: text, tokens, usage, ...")
     ] = False,
@@ -60,10 +63,15 @@ def command(
       weft generate smollm2 "Today is" --regex "[0-9]{4}-[0-9]{2}-[0-9]{2}"
       weft generate smollm2 --prompts prompts.txt --max-tokens 20 > answers.txt
       weft generate smollm2 "$(cat long.txt) In short:" --keep long.cache
+      weft generate smollm2 "Once upon a time" --watch
 
     With --n or --prompts each completion is one line, with line breaks as spaces; an empty prompt
     has an empty completion. With --json the text is unchanged, and each object has index, prompt,
     text, tokens, finish_reason (stop or length), stop_reason, logprobs if requested, and usage.
+
+    --watch shows how it is generated: in a terminal until the end, or until q is pressed (space
+    pauses, n runs one step); otherwise one line per token. Probabilities are those of the model,
+    before temperature.
     """
     check_prompts(prompt, prompts)
     check_logprobs(generation.logprobs, json)
@@ -72,9 +80,12 @@ def command(
     options, engine = generation.options(max_tokens, n), generation.engine
     check_model(model, "generate", max_tokens)
     text = read_prompt(prompt) if prompts is None else ""
-    loaded = ready_model(model, device, engine)
+    watched = watched_prompts(text, prompts, n, json) if watch else []
+    loaded = ready_model(model, device, engine, is_threaded=not watch)
     with prefix_cache_file(loaded, keep):
-        if prompts is not None:
+        if watch:
+            show_generation(loaded, f"weft generate {model}", watched, options)
+        elif prompts is not None:
             complete_file(loaded, prompts, options, json)
         else:
             complete_one(loaded, text, options, json)
@@ -96,6 +107,30 @@ def read_prompt(prompt: str | None) -> str:
     if sys.stdin.isatty():
         status("Type a text to continue; Ctrl-D ends it.")
     return sys.stdin.read()
+
+
+def watched_prompts(text: str, file: str | None, n: int, json: bool) -> list[str]:
+    """The prompts to watch: the text, or the lines of the file that are not empty."""
+    from weft.cli.watch import check_watch
+    from weft.text.corpus import read_lines
+
+    lines = [text] if file is None else list(read_lines(file, allow_empty=file == "-"))
+    prompts = lines if file is None else [line for line in lines if line.strip()]
+    check_watch(json, prompts, n)
+    return prompts
+
+
+def show_generation(
+    loaded: LoadedModel, title: str, prompts: list[str], options: GenerationOptions
+) -> None:
+    """--watch: show the generation, then print the texts."""
+    from weft.cli.watch import watch
+
+    log = watch(loaded, title, prompts, options)
+    for sample in log.samples:
+        print(sample.text if len(log.samples) == 1 else one_line(sample.text))
+    if any(sample.reason == "length" for sample in log.samples):
+        warn_incomplete(options)
 
 
 def complete_one(loaded: LoadedModel, text: str, options: GenerationOptions, json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from weft.cli.output import print_json, print_table, status
+from weft.cli.recipe_names import find_recipe, packaged_recipe
 from weft.core.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ SENTENCES = {"differs": "was changed", "missing": "is missing"}
 def command(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="Recipe (.toml), model folder, .gguf file or name."),
+        typer.Argument(
+            metavar="MODEL", help="Recipe or its name, model folder, .gguf file or name."
+        ),
     ],
     compare: Annotated[
         Literal["heads"] | None,
@@ -46,7 +49,7 @@ def command(
 
     \b
     Example:
-      weft info recipes/tiny.toml
+      weft info tiny
       weft info recipes/tiny.toml --compare heads
       weft info recipes/tiny.toml --set model.attention.kind=mla --json
       weft info runs/demo
@@ -95,7 +98,7 @@ def read_model(model: str, changes: list[str]) -> ModelConfig:
     """The model settings of a recipe or of a model's headers, changed by `--set`."""
     from weft.core.config import parse_override
 
-    base = read_recipe(Path(model)) if model.endswith(".toml") else read_headers(model)
+    base = read_recipe(find_recipe(model)) if is_recipe(model) else read_headers(model)
     overrides = dict(parse_override(change) for change in changes)
     other = [name for name in overrides if not name.startswith("model.")]
     if other:
@@ -104,6 +107,15 @@ def read_model(model: str, changes: list[str]) -> ModelConfig:
         )
     model_changes = {name.removeprefix("model."): value for name, value in overrides.items()}
     return base.with_changes(model_changes, prefix="model")
+
+
+def is_recipe(model: str) -> bool:
+    """Whether a name means a recipe: a TOML file, or a packaged recipe if no model has the name."""
+    from weft.checkpoint.hub import resolve
+
+    return model.endswith(".toml") or (
+        not resolve(model).exists() and packaged_recipe(model) is not None
+    )
 
 
 def read_recipe(path: Path) -> ModelConfig:

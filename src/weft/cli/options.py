@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from weft.engine.config import EngineConfig
     from weft.engine.loaded_model import LoadedModel
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, .gguf file or name.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Model folder, run (DIR@best), .gguf file or name.")
+]
 File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none or -: stdin.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 
@@ -101,12 +103,16 @@ def engine_settings(
     return EngineConfig.from_dict(values)
 
 
-def ready_model(model: str, device: str, engine: EngineConfig) -> LoadedModel:
-    """Load the model of a command, which it uses until it exits."""
+def ready_model(
+    model: str, device: str, engine: EngineConfig, is_threaded: bool = True
+) -> LoadedModel:
+    """Load the model of a command, which it uses until it exits. `is_threaded` False: engine steps
+    run in the thread that waits for their outputs."""
     from weft.engine.loaded_model import load
     from weft.engine.worker_pool import freeze_gc
 
     loaded = load(model, device, engine=engine)
+    loaded.is_threaded = is_threaded  # read when its client is created, on first use
     freeze_gc()
     return loaded
 

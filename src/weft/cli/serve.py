@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from inspect import Parameter
@@ -24,9 +24,11 @@ from weft.core.errors import UsageError
 from weft.core.openmp import cpu_threads
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
     from pydantic.fields import FieldInfo
 
     from weft.serve.config import ServeConfig
+    from weft.serve.context import Service
 
 log = logging.getLogger(__name__)
 
@@ -142,8 +144,16 @@ def check_libraries() -> None:
         )
 
 
+def look_routers(service: Service) -> Sequence[APIRouter]:
+    """The routes below /look, imported with torch in the loading thread."""
+    from weft.cli import look_host
+
+    return look_host.look_routers(service)
+
+
 def run(config: ServeConfig) -> None:
     """Serve until a signal."""
+    from weft.look.assets import PageApp
     from weft.serve.api_keys import ApiKeys
     from weft.serve.model_names import check_exists, parse_models, pulled_models
     from weft.serve.request_log import configure_logging
@@ -163,4 +173,5 @@ def run(config: ServeConfig) -> None:
     configure_logging(config)
     with cpu_threads(config.threads):
         report = status if config.log_format == "text" else log.info  # no text between JSON lines
-        HttpServer(config, paths, keys, report, not config.models).run_until_stopped()
+        server = HttpServer(config, paths, keys, report, not config.models, PageApp(), look_routers)
+        server.run_until_stopped()

@@ -44,6 +44,7 @@ NESTED = ("honored", "template variable")
 """Classes of fields whose own fields have an effect."""
 OTHER_STATUSES = {
     405: "The route has no such method.",
+    408: "The body was not complete when the timeout had passed.",
 }
 
 

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 import typer
 
 from weft.cli.options import Device
-from weft.cli.output import print_json, status
+from weft.cli.output import print_json, print_table, progress, status
+from weft.cli.recipe_names import find_recipe
+from weft.core.errors import UsageError
+from weft.text.languages import language_pair
 
 if TYPE_CHECKING:
+    import torch
+
     from weft.models.build import AnyModel
     from weft.text.tokenizer import Tokenizer
-    from weft.training.loop import ScoreTranslations
+    from weft.training.data.files import TrainingFiles
     from weft.training.recipe import DataConfig, Recipe
 
 MANY = ("--pairs", "--text", "--valid", "--languages")
 
 RecipeFile = Annotated[
-    Path | None, typer.Argument(metavar="[RECIPE.toml]", help="Settings; none: defaults.")
+    Path | None, typer.Argument(metavar="[RECIPE]", help="TOML file, or name; none: defaults.")
 ]
 Pairs = Annotated[
     list[Path] | None,
@@ -49,19 +56,24 @@ Languages = Annotated[
         show_default="suffixes of --pairs",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Model folder.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Model folder.", show_default=False)
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="NAME=VALUE", help="Change a setting: model.position.kind=rotary."
     ),
 ]
+Check = Annotated[
+    bool, typer.Option("--check", help="Report what is in the files, and train nothing.")
+]
 Json = Annotated[bool, typer.Option("--json", help="The scores as one JSON object.")]
 
 
 def command(
-    out: Out,
     recipe: RecipeFile = None,
+    out: Out = None,
     pairs: Pairs = None,
     tsv: Tsv = None,
     columns: Columns = (1, 2),
@@ -71,6 +83,7 @@ def command(
     languages: Languages = None,
     change: Changes = None,
     device: Device = "auto",
+    check: Check = False,
     json: Json = False,
 ) -> None:
     """Train a model on your own text; running the same command again resumes it.
@@ -81,34 +94,108 @@ def command(
       weft train recipes/tiny.toml --tsv pairs.tsv --columns 2 1 --out runs/zh-en
       weft train --text corpus.txt --out runs/lm --set model.attention.kind=gqa
       weft train --text corpus.txt --objective mlm --out runs/encoder
+      weft train --pairs train.en train.de --check
+      weft train --out runs/en-de
+      weft train --out runs/en-de --set train.steps=8000
 
-    The tokenizer is trained on the same files. DIR contains everything that the model needs.
+    The last two resume a run. Steps, the end of the schedule, evaluation, saving, patience and
+    averaging may change; run.json records them with their step. The tokenizer is trained on the
+    same files. DIR contains everything that the model needs, and is a model at any time: DIR@last,
+    DIR@best and DIR@400 are those of its checkpoints.
     """
-    from weft.cli.train_progress import watch_training
     from weft.core.device import choose_device
-    from weft.training.run import run_training, training_files
-    from weft.training.signals import StoppedBySignal
+    from weft.training.delivery import describe_delivery
 
-    settings = read_recipe(recipe, change or [])
+    settings = read_recipe(recipe, change or [], out)
     data = choose_data(settings, pairs, tsv, columns, text, objective, valid)
-    # paths in a recipe are relative to the recipe, paths of arguments to the working directory
-    base = recipe.parent if recipe is not None and data is settings.data else Path()
-    if languages:
-        data = data.model_copy(update={"languages": tuple(languages)})
-    files = training_files(data, base)
-    try:
-        with watch_training(settings.train.steps) as watch:
-            place = choose_device(device)
-            scores = run_training(settings, files, out, watch, greedy_scorer, place, status)
-    except StoppedBySignal as stopped:
-        status(f"stopped and saved in {out}; run the same command again to resume")
-        raise typer.Exit(stopped.exit_code) from None
+    files = choose_files(data, recipe, data is settings.data, languages, out)
+    if check:
+        check_data(settings, files, json)
+        return
+    if out is None:
+        raise UsageError("--out is missing: name the folder of the run, such as --out runs/en-de.")
+    chosen = command_line(recipe, data, change or [], out)
+    scores = train_shown(settings, files, out, choose_device(device), chosen)
     if not is_rank_zero():
         return
     if json:
         print_json({**scores, "out": str(out)})
     else:
         status(f"{out}: {describe(scores)}")
+        if "delivered" in scores:
+            status(f"{out}: {describe_delivery(scores['delivered'])}")
+
+
+def train_shown(
+    settings: Recipe, files: TrainingFiles, out: Path, device: torch.device, chosen: str
+) -> dict[str, Any]:
+    """Train with a progress display; exit with the signal's code if a signal stops the run."""
+    from weft.cli.train_progress import watch_training
+    from weft.training.run import run_training
+    from weft.training.signals import StoppedBySignal, acknowledge_signals
+
+    try:
+        with (
+            watch_training(settings.train.steps) as display,
+            acknowledge_signals(display.note_stop),
+        ):
+            return run_training(
+                settings,
+                files,
+                out,
+                display,
+                GreedyScorer,
+                device,
+                display.note,
+                display.stage,
+                chosen,
+            )
+    except StoppedBySignal as stopped:
+        status(f"stopped and saved; `weft train --out {shlex.quote(str(out))}` resumes")
+        raise typer.Exit(stopped.exit_code) from None
+    except KeyboardInterrupt:
+        status("stopped before the first step; nothing was lost")
+        raise
+
+
+def check_data(settings: Recipe, files: TrainingFiles, is_json: bool) -> None:
+    """Print the data report; a DataError if too many pairs would be skipped."""
+    from weft.training.data.inspection import inspect_files
+
+    with progress("inspecting the files") as step:
+        lines = 0
+
+        def count(number: int) -> None:
+            nonlocal lines
+            step(number - lines)
+            lines = number
+
+        report = inspect_files(files, count)
+    warnings = [*report.warnings(), *settings.contradictions()]
+    if is_json:
+        print_json({**report.to_dict(), "warnings": warnings})
+    else:
+        print_table(["", report.unit], list(report.to_dict().items()))
+    for warning in warnings:
+        status(f"warning: {warning}.")
+    report.check(settings.train.skip_limit)
+
+
+def command_line(
+    recipe: Path | None,
+    data: DataConfig,
+    changes: list[str],
+    out: Path,
+) -> str:
+    """The command for the model card, which adds the languages."""
+    words = ["weft", "train", *([str(recipe)] if recipe else [])]
+    words += ["--pairs", *data.pairs] if data.pairs else []
+    words += ["--tsv", data.tsv, "--columns", *map(str, data.columns)] if data.tsv else []
+    words += ["--text", *data.text] if data.text else []
+    words += ["--objective", data.objective] if data.objective != "lm" else []
+    words += ["--valid", *data.valid] if data.valid else []
+    words += [part for change in changes for part in ("--set", change)]
+    return shlex.join([*words, "--out", str(out)])
 
 
 def is_rank_zero() -> bool:
@@ -116,15 +203,54 @@ def is_rank_zero() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def read_recipe(path: Path | None, changes: list[str]) -> Recipe:
-    """The recipe with `--set` changes on top."""
+def read_recipe(path: Path | None, changes: list[str], out: Path | None = None) -> Recipe:
+    """The recipe with `--set` changes on top; without one, that of the run to resume."""
     from weft.core.config import parse_override, read_settings, with_overrides
     from weft.training.recipe import Recipe
+    from weft.training.run_record import stored_recipe
 
-    values = {} if path is None else read_settings(path)
+    if path is not None:
+        values = read_settings(find_recipe(path))
+    else:
+        values = stored_recipe(out).to_dict() if is_run(out) else {}
     overrides = dict(parse_override(change) for change in changes)
     where = "settings" if path is None else str(path)
     return Recipe.from_dict(with_overrides(values, overrides, Recipe), where)
+
+
+def is_run(out: Path | None) -> TypeGuard[Path]:
+    """Whether a folder holds a run, which is resumed."""
+    from weft.checkpoint.folder_files import RUN_FILE
+
+    return out is not None and (out / RUN_FILE).is_file()
+
+
+def choose_files(
+    data: DataConfig,
+    recipe: Path | None,
+    is_of_recipe: bool,
+    languages: list[str] | None,
+    out: Path | None,
+) -> TrainingFiles:
+    """The files of a run: those of the arguments, of the recipe, or of the run to resume. Paths in
+    a recipe are relative to the recipe, paths of arguments to the working directory."""
+    from weft.training.run import training_files
+    from weft.training.run_record import stored_files
+
+    if is_run(out) and not (data.pairs or data.tsv or data.text):
+        if data.valid:
+            raise UsageError(
+                "--valid is given without --pairs, --tsv or --text. Name all files of the run, or "
+                "none of them to resume it."
+            )
+        files = stored_files(out)
+        if languages and files.task != "translate":
+            raise UsageError("--languages is given, but text files train no translation model.")
+        return replace(files, languages=language_pair(languages)) if languages else files
+    base = find_recipe(recipe).parent if recipe is not None and is_of_recipe else Path()
+    if languages:
+        data = data.model_copy(update={"languages": tuple(languages)})
+    return training_files(data, base)
 
 
 def choose_data(
@@ -151,30 +277,35 @@ def choose_data(
     )
 
 
-def greedy_scorer(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> ScoreTranslations:
-    """A function that translates the validation sources greedily and scores the translations.
+class GreedyScorer:
+    """Translates the validation sources greedily and scores the translations.
 
     `training` and `engine` do not import each other; this command connects them."""
-    from weft.checkpoint.weft_folder import Checkpoint
-    from weft.engine.loaded_model import LoadedModel
-    from weft.nn.packed_modules import unpack_model
-    from weft.text.metrics import score
 
-    sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    def __init__(self, pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> None:
+        self.sources = [source for source, _ in pairs]
+        self.references = [reference for _, reference in pairs]
+        self.tokenizer = tokenizer
+        self.signatures: dict[str, str] = {}
+        """sacreBLEU's, of the last scores."""
 
-    def scores(model: AnyModel) -> dict[str, float]:
+    def __call__(self, model: AnyModel) -> dict[str, float]:
+        from weft.checkpoint.weft_folder import Checkpoint
+        from weft.engine.loaded_model import LoadedModel
+        from weft.nn.packed_modules import unpack_model
+        from weft.text.metrics import score
+
         was_training = model.training
         try:
-            loaded = LoadedModel(Checkpoint(model, tokenizer, "translate"), is_threaded=False)
-            translations = loaded.translate(sources)
+            checkpoint = Checkpoint(model, self.tokenizer, "translate")
+            translations = LoadedModel(checkpoint, is_threaded=False).translate(self.sources)
         finally:
             # the engine packs the weights of the model in training
             unpack_model(model)
             model.train(was_training)
-        result = score(translations, references)
+        result = score(translations, self.references)
+        self.signatures = {"bleu": result.signature, "chrf": result.chrf_signature}
         return {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
-
-    return scores
 
 
 def describe(scores: dict[str, Any]) -> str:
