@@ -283,6 +283,22 @@ def test_the_rate_of_a_queue_is_by_the_clock_and_measured_while_requests_wait():
     assert world.scheduler.load().drain_rate == pytest.approx(4 * 12 / (3 * 0.12 + 0.14), rel=0.01)
 
 
+def test_requests_that_the_next_step_admits_have_waited():
+    """A server adds requests between two steps; the rate of a busy one was not measured, or only
+    in steps that had no room for all of them, and was too high by half."""
+    clock = FakeClock()
+    world = World("none", now=clock, max_running=8, num_pages=200)
+    for number in range(40):
+        if world.scheduler.is_idle:
+            world.add(Request(f"long{number}", (1, 2, 3), 60))
+            timed_step(world, clock, 0.02)
+        world.add(Request(f"r{number}", tuple(range(10)), 1))
+        timed_step(world, clock, 0.2)
+        assert not world.state.waiting
+        timed_step(world, clock, 0.02)  # nobody waits
+    assert world.scheduler.load().drain_rate == pytest.approx(10 / 0.2)
+
+
 def test_a_queue_that_does_not_move_has_a_low_rate_and_not_none():
     clock = FakeClock()
     world = World("none", now=clock, max_running=1)

@@ -61,6 +61,8 @@ class Scheduler:
         self.in_flight: Plan | None = None
         self.began_at = 0.0
         """Time at which the plan in flight was begun."""
+        self.had_queue = False
+        """Whether requests waited then."""
         self.num_cached = 0
         """Tokens that the requests which it admitted found in a cache."""
         self.finished_in_flight: list[tuple[str, int | None]] = []
@@ -87,7 +89,7 @@ class Scheduler:
         """Plan the next step. Allocates pages; sequences change only at `commit`."""
         assert self.in_flight is None, "the last plan was neither committed nor rolled back"
         statistics = self.statistics
-        self.began_at = self.state.now()
+        self.began_at, self.had_queue = self.state.now(), bool(self.state.waiting)
         statistics.steps += 1
         self.kv_cache.pool.step = statistics.steps
         num_cached = statistics.cached_tokens + statistics.cached_source_tokens
@@ -137,7 +139,7 @@ class Scheduler:
         state, now = self.state, self.state.now()
         state.step_times.add(plan, now - self.began_at)
         num_tokens = plan.num_prompt_tokens + self.num_cached
-        state.drain_rate.add(num_tokens, plan.num_admitted, now, bool(state.waiting))
+        state.drain_rate.add(num_tokens, plan.num_admitted, now, self.had_queue, self.is_idle)
 
     def rollback(self, plan: Plan) -> None:
         """The plan could not be run: its requests wait again, as if they had been preempted."""

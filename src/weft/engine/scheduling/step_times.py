@@ -90,21 +90,26 @@ class MovingAverage:
 @dataclass
 class DrainRate:
     """How fast waiting prompts are computed: tokens and requests per second, by the clock on the
-    wall, while requests wait. Unlike the rate of prefills it includes decodes and the time between
-    two steps, and no step without a queue, whose few tokens cost many times as much."""
+    wall, in steps that begin while requests wait. Unlike the rate of prefills it includes decodes
+    and the time between two steps, and no step without a queue, whose few tokens cost many times as
+    much. All requests that arrived during the step before count as waiting, also if this step
+    admits them: otherwise the rate of a busy engine is that of its longest prefills."""
 
     tokens: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
     requests: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
     ended_at: float | None = None
-    """End of the last step, if requests waited then."""
+    """End of the last step, if requests were left then."""
     step: MovingAverage = field(default_factory=MovingAverage)
     """From the end of a step to the end of the next."""
 
-    def add(self, num_tokens: int, num_requests: int, now: float, has_queue: bool) -> None:
+    def add(
+        self, num_tokens: int, num_requests: int, now: float, has_queue: bool, is_idle: bool
+    ) -> None:
         """A step has ended. `num_tokens`: of prompts, sources and texts, computed or found in a
-        cache; `num_requests`: admitted."""
-        begin, self.ended_at = self.ended_at, now if has_queue else None
-        if begin is None or now <= begin:
+        cache; `num_requests`: admitted; `has_queue`: requests waited when it was planned;
+        `is_idle`: none is left."""
+        begin, self.ended_at = self.ended_at, None if is_idle else now
+        if not has_queue or begin is None or now <= begin:
             return
         self.step.add(now - begin)
         if self.step.num > 1:
