@@ -9,6 +9,7 @@ import pytest
 
 from weft.checkpoint.weft_folder import load_folder
 from weft.cli.app import main, spread
+from weft.cli.train import parse_minutes
 
 from ..training.material import write_pairs
 
@@ -149,3 +150,50 @@ def test_wrong_languages_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "'German' is not a language code" in capsys.readouterr().err
     assert run("--text", source, *out, "en", "de") == 2
     assert "text files train no translation model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        ("1m", "Use at least 2m"),
+        ("119s", "Use at least 2m"),
+        ("10", "must be a time such as 10m"),
+        ("10 minutes", "must be a time such as 10m"),
+        ("", "must be a time such as 10m"),
+    ],
+)
+def test_a_time_that_is_none_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], time: str, message: str
+) -> None:
+    source, target = write_pairs(tmp_path)
+    out = tmp_path / "model"
+    assert run("--pairs", source, target, "--time", time, "--out", out, changes=[]) == 2
+    assert message in capsys.readouterr().err and not out.exists()
+
+
+def test_a_time_and_a_number_of_steps_contradict_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = write_pairs(tmp_path)
+    assert run("--pairs", source, target, "--time", "5m", "--out", tmp_path / "model") == 2
+    assert "--time is 5m but --set gives train.steps" in capsys.readouterr().err
+
+
+def test_times_have_hours_minutes_and_seconds() -> None:
+    assert [parse_minutes(text) for text in ("10m", "1h30m", "90m", "150s", "2h")] == [
+        *(10, 90, 90, 2.5, 120)
+    ]
+
+
+def test_without_a_recipe_the_corpus_decides_and_settings_win(tmp_path: Path) -> None:
+    source, target = write_pairs(tmp_path)
+    arguments = ["--pairs", source, target, "--out", tmp_path / "model"]
+    assert run(*arguments, changes=["train.steps=2", "model.num_layers=1"]) == 0
+    saved = json.loads((tmp_path / "model" / "run.json").read_text())
+    recipe = saved["recipe"]
+    assert recipe["train"]["steps"] == 2 and "requested" not in saved, "there is nothing to probe"
+    assert recipe["model"]["num_layers"] == 1 and recipe["model"]["width"] == 128
+    assert recipe["train"]["optimiser"]["kind"] == "muon"
+    assert recipe["train"]["valid_share"] == 0.05 and "valid" in json.loads(
+        (tmp_path / "model" / "scores.json").read_text()
+    )

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from .filesystem import Tree
 
-TIME_FIELDS = {"seconds", "tokens_per_second"}
+TIME_FIELDS = {"seconds", "elapsed", "tokens_per_second"}
 TIMED_FILES = ("scores.json", "state.json")
 """Files with such fields, apart from metrics.jsonl."""
 TEMPORARY = re.compile(r"^\.new-|\.\d+\.new$|^\.tmp\w{6}$")

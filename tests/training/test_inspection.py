@@ -100,7 +100,8 @@ def test_check_prints_the_report_and_trains_nothing(
     source, target = map(str, write_pairs(tmp_path))
     before = sorted(tmp_path.iterdir())
     arguments = ["train", "--pairs", source, target, "--check"]
-    assert main([*arguments, "--set", "train.steps=10", "--json"]) == 0
+    settings = ["--set", "train.steps=10", "--set", "train.schedule.warmup=400"]
+    assert main([*arguments, *settings, "--json"]) == 0
     captured = capsys.readouterr()
     values = json.loads(captured.out)
     assert values["lines"] == 60 and "train.schedule.warmup is 400" in values["warnings"][-1]

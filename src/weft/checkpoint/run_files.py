@@ -10,7 +10,9 @@ from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
-CHECKPOINTS, METRICS_FILE = "checkpoints", "metrics.jsonl"
+CHECKPOINTS, METRICS_FILE, RECIPE_FILE = "checkpoints", "metrics.jsonl", "recipe.json"
+REQUESTED = "requested"
+"""Key in run.json: the recipe before it was planned."""
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimiser.safetensors", "state.json"
 LANGUAGE_CODES = "language_codes"
 """Key in run.json: source and target of a translation run, which are stored with the model."""

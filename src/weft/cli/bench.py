@@ -176,11 +176,12 @@ def switches(
       weft bench switches recipes/tiny.toml --pairs a b --switch model.norm.kind=rmsnorm --out out
     """
     from weft.bench import switches as work
-    from weft.cli.train import choose_data, read_recipe
+    from weft.cli.train import choose_data, parse_changes, read_recipe
     from weft.training.run import training_files
 
-    settings = read_recipe(recipe, change or [])
-    files = training_files(choose_data(settings, pairs, None, (1, 2), text, "lm", valid))
+    settings = read_recipe(recipe, parse_changes(change or []))
+    data = choose_data(pairs, None, (1, 2), text, "lm", valid)
+    files = training_files(data or settings.data)
     chosen = ["base", *switch] if switch else list(work.SWITCHES)
     results = work.measure(settings, files, out, chosen, lambda name: status(f"training {name}"))
     if json:

@@ -47,6 +47,7 @@ def describe_run(run: Path) -> dict[str, Any]:
     check_is_run(run)
     recipe, curves = read_run(run)["recipe"]["train"], read_curves(run)
     steps = checkpoint_steps(run / CHECKPOINTS)
+    recipe["steps"] = planned_steps(run, steps) or recipe["steps"]
     loss = curves.get("loss")
     step = loss.steps[-1] if loss else 0
     delivered, owner = delivered_step(run), running_process(run)
@@ -67,6 +68,22 @@ def describe_run(run: Path) -> dict[str, Any]:
         "delivered": delivered,
         "evaluations": evaluations_of(curves),
     }
+
+
+def planned_steps(run: Path, steps: list[int]) -> int | None:
+    """Steps by the last plan of a run with train.minutes, which its newest checkpoint has."""
+    from weft.checkpoint.run_files import CHECKPOINTS, STATE, checkpoint_folder
+    from weft.core.config import read_settings
+    from weft.core.errors import DataError
+
+    if not steps:
+        return None
+    try:
+        state = read_settings(checkpoint_folder(run / CHECKPOINTS, steps[-1]) / STATE)
+    except DataError:  # training has removed it meanwhile
+        return None
+    replans = state.get("replans", [])
+    return int(replans[-1][1]) if replans else None
 
 
 def running_process(run: Path) -> str | None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 import typer
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from weft.text.tokenizer import Tokenizer
     from weft.training.data.files import TrainingFiles
     from weft.training.recipe import DataConfig, Recipe
+    from weft.training.run_plan import Invocation, Tuning
 
 MANY = ("--pairs", "--text", "--valid", "--languages")
 
@@ -65,6 +70,15 @@ Changes = Annotated[
         "--set", metavar="NAME=VALUE", help="Change a setting: model.position.kind=rotary."
     ),
 ]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        "--time",
+        metavar="TIME",
+        help="Time of the whole run, such as 10m or 1h30m; at least 2m.",
+        show_default="until patience, at most about 60m without a recipe",
+    ),
+]
 Check = Annotated[
     bool, typer.Option("--check", help="Report what is in the files, and train nothing.")
 ]
@@ -82,6 +96,7 @@ def command(
     valid: Valid = None,
     languages: Languages = None,
     change: Changes = None,
+    time: Time = None,
     device: Device = "auto",
     check: Check = False,
     json: Json = False,
@@ -91,6 +106,7 @@ def command(
     \b
     Example:
       weft train --pairs train.en train.de --valid val.en val.de --out runs/en-de
+      weft train --pairs train.en train.de --time 10m --out runs/en-de
       weft train recipes/tiny.toml --tsv pairs.tsv --columns 2 1 --out runs/zh-en
       weft train --text corpus.txt --out runs/lm --set model.attention.kind=gqa
       weft train --text corpus.txt --objective mlm --out runs/encoder
@@ -98,36 +114,52 @@ def command(
       weft train --out runs/en-de
       weft train --out runs/en-de --set train.steps=8000
 
+    Without a recipe, the size of the model follows from the corpus, and the number of steps from a
+    probe of 10 seconds. --time plans the steps of any recipe so that the whole run takes that long.
+    recipe.json in DIR then has all settings, and repeats the run bit for bit.
+
     The last two resume a run. Steps, the end of the schedule, evaluation, saving, patience and
     averaging may change; run.json records them with their step. The tokenizer is trained on the
     same files. DIR contains everything that the model needs, and is a model at any time: DIR@last,
     DIR@best and DIR@400 are those of its checkpoints.
     """
     from weft.core.device import choose_device
-    from weft.training.delivery import describe_delivery
+    from weft.training.run_plan import Invocation
 
-    settings = read_recipe(recipe, change or [], out)
-    data = choose_data(settings, pairs, tsv, columns, text, objective, valid)
-    files = choose_files(data, recipe, data is settings.data, languages, out)
+    began, overrides = monotonic(), parse_changes(change or [], time)
+    given = choose_data(pairs, tsv, columns, text, objective, valid)
+    settings, files, tuning = choose_run(recipe, given, languages, overrides, out)
     if check:
         check_data(settings, files, json)
         return
     if out is None:
         raise UsageError("--out is missing: name the folder of the run, such as --out runs/en-de.")
-    chosen = command_line(recipe, data, change or [], out)
-    scores = train_shown(settings, files, out, choose_device(device), chosen)
-    if not is_rank_zero():
-        return
-    if json:
-        print_json({**scores, "out": str(out)})
-    else:
-        status(f"{out}: {describe(scores)}")
-        if "delivered" in scores:
-            status(f"{out}: {describe_delivery(scores['delivered'])}")
+    chosen = command_line(recipe, given, change or [], time, out)
+    invocation = Invocation(chosen, tuning, began)
+    scores = train_shown(settings, files, out, choose_device(device), invocation)
+    if is_rank_zero():
+        print_scores(scores, out, json)
+
+
+def choose_run(
+    recipe: Path | None,
+    given: DataConfig | None,
+    languages: list[str] | None,
+    overrides: Mapping[str, Any],
+    out: Path | None,
+) -> tuple[Recipe, TrainingFiles, Tuning | None]:
+    """Recipe and files of a run, and how it is planned if both follow from the files."""
+    if recipe is None and not is_run(out):
+        files = choose_files(given or empty_data(), None, False, languages, out)
+        settings, tuning = recipe_of_corpus(files, overrides)
+        return settings, files, tuning
+    settings = read_recipe(recipe, overrides, out)
+    files = choose_files(given or settings.data, recipe, given is None, languages, out)
+    return settings, files, None
 
 
 def train_shown(
-    settings: Recipe, files: TrainingFiles, out: Path, device: torch.device, chosen: str
+    settings: Recipe, files: TrainingFiles, out: Path, device: torch.device, invocation: Invocation
 ) -> dict[str, Any]:
     """Train with a progress display; exit with the signal's code if a signal stops the run."""
     from weft.cli.train_progress import watch_training
@@ -148,7 +180,7 @@ def train_shown(
                 device,
                 display.note,
                 display.stage,
-                chosen,
+                invocation,
             )
     except StoppedBySignal as stopped:
         status(f"stopped and saved; `weft train --out {shlex.quote(str(out))}` resumes")
@@ -156,6 +188,18 @@ def train_shown(
     except KeyboardInterrupt:
         status("stopped before the first step; nothing was lost")
         raise
+
+
+def print_scores(scores: dict[str, Any], out: Path, is_json: bool) -> None:
+    """The scores of a finished run."""
+    from weft.training.delivery import describe_delivery
+
+    if is_json:
+        print_json({**scores, "out": str(out)})
+        return
+    status(f"{out}: {describe(scores)}")
+    if "delivered" in scores:
+        status(f"{out}: {describe_delivery(scores['delivered'])}")
 
 
 def check_data(settings: Recipe, files: TrainingFiles, is_json: bool) -> None:
@@ -183,18 +227,21 @@ def check_data(settings: Recipe, files: TrainingFiles, is_json: bool) -> None:
 
 def command_line(
     recipe: Path | None,
-    data: DataConfig,
+    data: DataConfig | None,
     changes: list[str],
+    time: str | None,
     out: Path,
 ) -> str:
     """The command for the model card, which adds the languages."""
     words = ["weft", "train", *([str(recipe)] if recipe else [])]
+    data = data or empty_data()
     words += ["--pairs", *data.pairs] if data.pairs else []
     words += ["--tsv", data.tsv, "--columns", *map(str, data.columns)] if data.tsv else []
     words += ["--text", *data.text] if data.text else []
     words += ["--objective", data.objective] if data.objective != "lm" else []
     words += ["--valid", *data.valid] if data.valid else []
     words += [part for change in changes for part in ("--set", change)]
+    words += ["--time", time] if time else []
     return shlex.join([*words, "--out", str(out)])
 
 
@@ -203,17 +250,71 @@ def is_rank_zero() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def read_recipe(path: Path | None, changes: list[str], out: Path | None = None) -> Recipe:
-    """The recipe with `--set` changes on top; without one, that of the run to resume."""
-    from weft.core.config import parse_override, read_settings, with_overrides
+def parse_changes(changes: list[str], time: str | None = None) -> dict[str, Any]:
+    """The values of `--set` and of `--time` by name."""
+    from weft.core.config import parse_override
+
+    overrides = dict(parse_override(change) for change in changes)
+    if time is None:
+        return overrides
+    if "train.steps" in overrides:
+        raise UsageError(
+            f"--time is {time} but --set gives train.steps, which --time plans. Use one of the two."
+        )
+    return {**overrides, "train.minutes": parse_minutes(time)}
+
+
+def parse_minutes(time: str) -> float:
+    """Minutes of '90s', '10m' or '1h30m'."""
+    from weft.training.time_budget import MIN_MINUTES
+
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", time.strip())
+    if match is None or not any(match.groups()):
+        raise UsageError(f"--time is {time!r}: it must be a time such as 10m, 90m or 1h30m.")
+    hours, minutes, seconds = (int(group or 0) for group in match.groups())
+    total = 60 * hours + minutes + seconds / 60
+    if total < MIN_MINUTES:
+        raise UsageError(
+            f"--time is {time}: reading the files, a probe and the final scores leave no time to "
+            f"learn. Use at least {MIN_MINUTES:g}m, or --set train.steps for a number of steps."
+        )
+    return total
+
+
+def recipe_of_corpus(
+    files: TrainingFiles, overrides: Mapping[str, Any]
+) -> tuple[Recipe, Tuning | None]:
+    """The recipe for some files, with the values of `--set` on top, and its plan after a probe,
+    which a given number of steps does not need."""
+    from weft.core.config import with_overrides
+    from weft.training.default_recipe import (
+        MAX_EVALUATIONS,
+        corpus_size,
+        default_recipe,
+        lengths_of,
+        tune_default,
+    )
+    from weft.training.recipe import Recipe
+
+    values = default_recipe(corpus_size(files), files, overrides.get("train.minutes"))
+    recipe = Recipe.from_dict(with_overrides(values, overrides, Recipe), "settings")
+    if "train.steps" not in overrides:
+        return recipe, partial(tune_default, fixed=frozenset(overrides))
+    lengths = lengths_of(recipe.train.steps, MAX_EVALUATIONS)
+    return recipe.with_changes({**lengths, **overrides}), None
+
+
+def read_recipe(path: Path | None, overrides: Mapping[str, Any], out: Path | None = None) -> Recipe:
+    """The recipe of a file, or of the run to resume, with the values of `--set` on top."""
+    from weft.core.config import read_settings, with_overrides
     from weft.training.recipe import Recipe
     from weft.training.run_record import stored_recipe
 
     if path is not None:
         values = read_settings(find_recipe(path))
     else:
-        values = stored_recipe(out).to_dict() if is_run(out) else {}
-    overrides = dict(parse_override(change) for change in changes)
+        assert out is not None, "only a run is resumed without a recipe"
+        values = stored_recipe(out).to_dict()
     where = "settings" if path is None else str(path)
     return Recipe.from_dict(with_overrides(values, overrides, Recipe), where)
 
@@ -254,19 +355,18 @@ def choose_files(
 
 
 def choose_data(
-    recipe: Recipe,
     pairs: list[Path] | None,
     tsv: Path | None,
     columns: tuple[int, int],
     text: list[Path] | None,
     objective: Literal["lm", "mlm"],
     valid: list[Path] | None,
-) -> DataConfig:
-    """The data files of the arguments; without any, those of the recipe."""
+) -> DataConfig | None:
+    """The data files of the arguments; None: there are none."""
     from weft.training.recipe import DataConfig
 
     if not (pairs or tsv or text or valid):
-        return recipe.data
+        return None
     return DataConfig(
         pairs=tuple(map(str, pairs or ())),
         tsv=str(tsv or ""),
@@ -275,6 +375,12 @@ def choose_data(
         objective=objective,
         valid=tuple(map(str, valid or ())),
     )
+
+
+def empty_data() -> DataConfig:
+    from weft.training.recipe import DataConfig
+
+    return DataConfig()
 
 
 class GreedyScorer:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,10 @@ class RunState:
     """What best_score is: the loss, or the score of which lines."""
     is_stopped: bool = False
     """Ended by early stopping."""
+    replans: list[tuple[int, int]] = field(default_factory=list)
+    """(step, steps) of a run with train.minutes: after that step it has so many steps in all."""
+    elapsed: float = 0.0
+    """With train.minutes: seconds since the command was started, over all processes."""
 
     @classmethod
     def read(cls, path: Path) -> RunState:
@@ -75,6 +79,7 @@ class RunState:
         values = read_settings(path)
         if "best_loss" in values:
             values["best_score"] = values.pop("best_loss")
+        values["replans"] = [(step, steps) for step, steps in values.get("replans", [])]
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,6 +3,8 @@
     batch -> loss -> gradients -> clipping -> optimizer step    every step
     checkpoint                                                  every save_every steps, before
                                                                 each evaluation, and by time
+    new plan of the steps that are left                         with each checkpoint of save_every
+                                                                steps, if the run has train.minutes
     evaluation on the validation data                           every evaluate_every steps
 
 A checkpoint is saved before the evaluation of the same step, and an evaluation that a kill cut off
@@ -42,6 +44,7 @@ from weft.training.objective import Batch
 from weft.training.optimizer import build_optimizers, lr_factor
 from weft.training.recipe import TrainConfig
 from weft.training.signals import StopRequest
+from weft.training.time_budget import TimeBudget, is_worth_it, steps_after
 
 
 class Data(Protocol):
@@ -94,7 +97,10 @@ class Trainer:
         score_translations: ScoreTranslations | None = None,
         distributed: DistributedContext | None = None,
         now: Callable[[], float] = time.perf_counter,
+        budget: TimeBudget | None = None,
     ) -> None:
+        """`budget`: of a run with train.minutes."""
+        self.budget = budget
         self.model, self.config, self.data, self.valid = model, config, data, valid
         self.checkpoints, self.metrics, self.now = checkpoints, metrics, now
         self.score_translations = score_translations
@@ -115,6 +121,8 @@ class Trainer:
             contention().update()
             self.state.seconds += seconds
             self.state.tokens += num_tokens
+            if self.budget is not None:
+                self.budget.step_seconds.append(seconds)
             self.report(loss, num_tokens / max(1e-9, seconds), watch)
             is_stopping = self.save_if_due(stop)
             if is_stopping:
@@ -129,6 +137,8 @@ class Trainer:
         minutes = self.config.save_minutes
         is_time = minutes is not None and self.now() - self.last_save >= 60 * minutes
         is_regular = self.state.step % self.config.save_every == 0
+        if is_regular and not self.is_finished:
+            self.plan_steps()
         if is_regular or self.is_finished or self.is_evaluation_due:
             self.save()
             is_time = False
@@ -137,9 +147,30 @@ class Trainer:
         self.save()
         return self.distributed.any(stop.is_set)
 
+    def plan_steps(self) -> None:
+        """Plan how many steps the run has in all, if it has a time budget. Collective."""
+        if self.budget is None:
+            return
+        config, step = self.config, self.state.step
+        num_candidates = 2 if config.average > 1 and self.valid is not None else 1
+        planned = self.budget.plan(step, config.evaluate_every, config.save_every, num_candidates)
+        # all processes train the same number of steps
+        planned = int(self.distributed.sum(self.distributed.is_rank_zero * (planned or 0)))
+        if planned and is_worth_it(step, self.num_steps, planned):
+            self.state.replans.append((step, planned))
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole run, by its last plan."""
+        return self.steps_planned_at(self.state.step)
+
+    def steps_planned_at(self, step: int) -> int:
+        """Steps of the whole run, by the plans up to a step."""
+        return steps_after(step, self.config.steps, [*self.config.replans, *self.state.replans])
+
     @property
     def is_finished(self) -> bool:
-        return self.state.step >= self.config.steps or self.state.is_stopped
+        return self.state.step >= self.num_steps or self.state.is_stopped
 
     def updates(self) -> Iterator[list[list[int]]]:
         """The batches of each update (`accumulate` of them), as row numbers. Advances step, epoch
@@ -192,7 +223,8 @@ class Trainer:
     def learning_rate(self) -> float:
         """The learning rate of the current step."""
         config = self.config
-        return config.optimiser.lr * lr_factor(self.state.step, config.steps, config.schedule)
+        num_steps = self.steps_planned_at(self.state.step - 1)
+        return config.optimiser.lr * lr_factor(self.state.step, num_steps, config.schedule)
 
     def non_finite_loss(self, loss: float) -> NonFiniteLossError:
         return NonFiniteLossError(
@@ -217,7 +249,7 @@ class Trainer:
         """Log the metrics of a step and report progress; rank 0 only."""
         if not self.distributed.is_rank_zero:
             return
-        state, num_steps, lr = self.state, self.config.steps, self.learning_rate()
+        state, num_steps, lr = self.state, self.num_steps, self.learning_rate()
         values = {"loss": loss, "lr": lr, "tokens_per_second": tokens_per_second}
         self.metrics.append(state.step, values)
         seconds_left = state.seconds / state.step * (num_steps - state.step)
@@ -228,18 +260,21 @@ class Trainer:
         state, config = self.state, self.config
         if not self.is_evaluation_due:
             return
+        begin = self.now()
         scores = self.evaluate(self.model, self.loss_function)
+        if self.budget is not None:
+            self.budget.evaluation_seconds = self.now() - begin
         state.record_evaluation(scores[config.best_by], config.best_by, config.patience)
         if self.distributed.is_rank_zero:
             values = {f"{EVALUATION}{name}": value for name, value in scores.items()}
             self.metrics.append(state.step, values)
-            watch(Progress(state.step, config.steps, math.nan, 0.0, 0.0, 0.0, scores))
+            watch(Progress(state.step, self.num_steps, math.nan, 0.0, 0.0, 0.0, scores))
 
     @property
     def is_evaluation_due(self) -> bool:
         """Whether the current step is evaluated, and was not yet."""
         step, config = self.state.step, self.config
-        is_due = step % config.evaluate_every == 0 or step == config.steps
+        is_due = step % config.evaluate_every == 0 or step == self.num_steps
         return self.valid is not None and is_due and 0 < step != self.state.evaluated
 
     def evaluate(self, model: AnyModel, loss_function: LossFunction) -> dict[str, float]:
@@ -258,9 +293,14 @@ class Trainer:
 
     def save(self) -> None:
         """Save a checkpoint of the current step. Collective."""
+        begin = self.now()
+        if self.budget is not None:
+            self.state.elapsed = self.budget.elapsed
         snapshot = RunSnapshot(self.weights(), optimizer_tensors(self.optimizers), self.state)
         self.distributed.on_rank_zero(lambda: self.save_snapshot(snapshot))
         self.last_save = self.now()
+        if self.budget is not None:
+            self.budget.save_seconds = self.last_save - begin
 
     def save_snapshot(self, snapshot: RunSnapshot) -> None:
         """Write a checkpoint, after the metrics of its steps; rank 0 only."""
@@ -284,6 +324,8 @@ class Trainer:
         state, config = self.state, self.config
         is_loss = config.best_by == "loss"
         state.compare_by("loss" if is_loss else f"{config.best_by} of {config.translate_lines}")
+        if self.budget is not None:
+            self.budget.used_before = state.elapsed
         self.distributed.on_rank_zero(lambda: self.metrics.start(state.step, state.evaluated))
         return snapshot is not None
 

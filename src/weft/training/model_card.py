@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from weft import __version__
-from weft.checkpoint.run_files import KINDS, LANGUAGE_CODES
+from weft.checkpoint.run_files import KINDS, LANGUAGE_CODES, RECIPE_FILE, REQUESTED
 from weft.text.languages import language_name
 from weft.training.data.inspection import DataReport
 from weft.training.delivery import describe_delivery
@@ -99,6 +99,8 @@ def training_lines(run: Mapping[str, Any], scores: Mapping[str, Any]) -> Iterato
         codes = run.get(LANGUAGE_CODES)
         languages = f" --languages {' '.join(codes)}" if codes else ""
         yield from ("", "```sh", run["command"] + languages, "```")
+    if REQUESTED in run:
+        yield from ("", f"`weft train {RECIPE_FILE}` with the same files repeats it bit for bit.")
     yield from ("", "Settings that differ from the defaults:", "", "```toml")
     yield from changed_settings(run["recipe"])
     yield "```"

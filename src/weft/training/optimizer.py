@@ -55,7 +55,8 @@ class ScheduleConfig(Config):
     """After the warmup: inverse_sqrt falls with the root of the step, cosine and wsd fall to
     `floor` at the last step, constant stays."""
     warmup: int = Field(400, ge=0)
-    """Steps of linear warmup from 0 to the peak."""
+    """Steps in which the rate rises linearly from 0 to its peak; too few of them let a run diverge
+    with a high rate."""
     decay: float = Field(0.2, gt=0, le=1)
     """wsd: fraction of all steps in which the rate decays at the end."""
     floor: float = Field(0.0, ge=0, lt=1)

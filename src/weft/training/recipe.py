@@ -14,10 +14,11 @@ from pydantic import Field
 
 from weft.checkpoint.run_selection import Metric
 from weft.core.config import Config
-from weft.core.errors import Problem
+from weft.core.errors import Problem, shown
 from weft.models.config import ModelConfig
 from weft.text.tokenizer_training import TokenizerConfig
 from weft.training.optimizer import OptimizerConfig, ScheduleConfig
+from weft.training.time_budget import MIN_MINUTES
 
 
 class TrainConfig(Config):
@@ -25,6 +26,14 @@ class TrainConfig(Config):
 
     steps: int = Field(4000, ge=1)
     """Updates of the weights; early stopping may end the run before."""
+    minutes: float | None = Field(None, ge=MIN_MINUTES)
+    """Minutes that the run takes, from reading the files to writing the model: `steps` is planned
+    after a probe of some seconds, and again with each checkpoint of save_every steps. `--time 10m`
+    sets it. None: `steps` alone counts."""
+    replans: tuple[tuple[int, int], ...] = ()
+    """Plans of a run with `minutes`, as [step, steps]: after that step it had so many steps in all.
+    With them, another run gets the same learning rates and the same bits. Empty: one plan,
+    `steps`."""
     batch_tokens: int = Field(4096, ge=1)
     """Tokens of an update (of the target, for pairs), over all processes."""
     accumulate: int = Field(1, ge=1)
@@ -47,11 +56,12 @@ class TrainConfig(Config):
     optimiser: OptimizerConfig = OptimizerConfig()
     """How the weights are updated from their gradients."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """The learning rate over the steps."""
+    """How the learning rate rises and falls from the first step to the last."""
     evaluate_every: int = Field(500, ge=1)
     """Steps between evaluations on the validation data."""
     save_every: int = Field(500, ge=1)
-    """Steps between checkpoints."""
+    """Steps between regular checkpoints: a killed run repeats at most so many, and averaging reads
+    them."""
     save_minutes: float | None = Field(5.0, gt=0)
     """Minutes after which a checkpoint is saved in any case, so that a kill loses no more work. It
     has no influence on the result: such checkpoints are not averaged and not evaluated. None: only
@@ -74,7 +84,8 @@ class TrainConfig(Config):
     shard: bool = False
     """Shard weights and optimizer state over processes (FSDP2); false: replicate them (DDP)."""
     tensorboard: bool = False
-    """Also write the metrics for TensorBoard."""
+    """Also write all curves of metrics.jsonl into OUT/tensorboard. Needs the package
+    tensorboard."""
     seed: int = Field(1, ge=0)
     """Of all random draws: initial weights, order of the batches, dropout. Equal seeds give equal
     bits."""
@@ -104,7 +115,8 @@ class DataConfig(Config):
     """The files of a run and its folder, unless they are arguments of the command."""
 
     pairs: tuple[str, ...] = ()
-    """A source and a target file."""
+    """A source and a target file with one sentence per line, plain or gzip: line n of one is the
+    translation of line n of the other."""
     tsv: str = ""
     """A file with tabs between its columns; `columns` says which two are the pairs."""
     columns: tuple[int, int] = (1, 2)
@@ -115,7 +127,8 @@ class DataConfig(Config):
     """For text files. lm: predict the next token (decoder). mlm: predict masked tokens
     (encoder)."""
     valid: tuple[str, ...] = ()
-    """Validation files, in the same form."""
+    """Validation files, in the same form as the training files. Empty: `train.valid_share` of those
+    is held out."""
     languages: tuple[str, ...] = ()
     """Codes of source and target, as ["en", "de"]. Empty: by the suffixes of `pairs`."""
     out: str = ""
@@ -145,6 +158,20 @@ class Recipe(Config):
                 f"train.bpe_dropout is {train.bpe_dropout} but tokenizer.kind is {tokenizer.kind}: "
                 "BPE-dropout needs BPE. Set tokenizer.kind = bpe, or bpe_dropout = 0.",
                 ("train.bpe_dropout", "tokenizer.kind"),
+            )
+        if train.minutes is not None and train.replans:
+            yield Problem(
+                f"train.minutes is {train.minutes:g} but train.replans has {len(train.replans)} "
+                "plans: those of an earlier run. Leave out one of the two.",
+                ("train.minutes", "train.replans"),
+            )
+        if any(steps <= step for step, steps in train.replans) or [*train.replans] != sorted(
+            train.replans
+        ):
+            yield Problem(
+                f"train.replans is {shown(train.replans)}: each plan needs more steps than were "
+                "done, and the plans are in order. Copy them from recipe.json of the run.",
+                ("train.replans",),
             )
         if train.rdrop_from and not train.rdrop:
             yield Problem(

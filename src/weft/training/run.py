@@ -61,9 +61,11 @@ from weft.training.model_card import model_card
 from weft.training.observer import RunObserver, Stage, no_stage
 from weft.training.recipe import DataConfig, Recipe
 from weft.training.run_opening import TOKENS, is_delivered, open_run_folder, remove_tokens
-from weft.training.run_record import CHANGES, num_changes, save_intervals
+from weft.training.run_plan import Invocation, continued_recipe, plan_run, write_recipe
+from weft.training.run_record import CHANGES, num_changes, save_intervals, stored_recipe
 from weft.training.signals import stop_on_signals
 from weft.training.threads import threads_of_run
+from weft.training.time_budget import TimeBudget
 
 log = logging.getLogger(__name__)
 
@@ -141,18 +143,20 @@ def run_training(
     device: torch.device | str = "cpu",
     report: Report = no_report,
     stage: Stage = no_stage,
-    command: str = "",
+    invocation: Invocation | None = None,
 ) -> dict[str, Any]:
     """Train the model in `out`, or resume its training, and return its scores. `watch`, `report`
-    and `stage` are those of a RunObserver; `command` is noted in the model card."""
+    and `stage` are those of a RunObserver."""
+    invocation = invocation or Invocation()
     check_best_by(recipe, files, make_scorer)
     observer = RunObserver(watch, report, stage)
     with init_distributed(torch.device(device)) as distributed, ExitStack() as lock:
+        recipe = continued_recipe(recipe, files, out)
         distributed.on_rank_zero(
-            lambda: open_run_folder(recipe, files, out, lock, observer, command)
+            lambda: open_run_folder(recipe, files, out, lock, observer, invocation.command)
         )
         # a separate function: DDP must be garbage before the process group is destroyed
-        return train_in_process(distributed, recipe, files, out, observer, make_scorer)
+        return train_in_process(distributed, recipe, files, out, observer, make_scorer, invocation)
 
 
 def train_in_process(
@@ -162,6 +166,7 @@ def train_in_process(
     out: Path,
     observer: RunObserver,
     make_scorer: MakeScorer | None,
+    invocation: Invocation,
 ) -> dict[str, Any]:
     """The run of one process."""
     if is_delivered(out):
@@ -172,8 +177,15 @@ def train_in_process(
     tokenizer = Tokenizer.load(out)
     distributed.on_rank_zero(lambda: check_run_space(recipe, files, tokenizer, out, report))
     corpus = read_corpus(recipe, files, tokenizer, out, distributed, observer)
+
+    def make_trainer() -> Trainer:
+        return build_trainer(
+            recipe, files, out, corpus, tokenizer, make_scorer, distributed, invocation
+        )
+
     with threads_of_run(out / RUN_FILE):
-        trainer = build_trainer(recipe, files, out, corpus, tokenizer, make_scorer, distributed)
+        recipe = plan_run(recipe, out, invocation, observer, make_trainer, corpus.valid)
+        trainer = make_trainer()
         if trainer.resume() and distributed.is_rank_zero:
             report(f"{out}: resuming from step {trainer.state.step}")
         with stop_on_signals() as stop:
@@ -316,8 +328,12 @@ def build_trainer(
     tokenizer: Tokenizer,
     make_scorer: MakeScorer | None,
     distributed: DistributedContext,
+    invocation: Invocation,
 ) -> Trainer:
-    config = recipe.train
+    config, now = recipe.train, invocation.now
+    budget = None
+    if config.minutes is not None:
+        budget = TimeBudget(60 * config.minutes, invocation.began, now)
     model = init_model(recipe, files, tokenizer).to(distributed.device)
     scorer = None
     if make_scorer is not None and corpus.valid_pairs and config.translate_lines:
@@ -325,7 +341,9 @@ def build_trainer(
     checkpoints = run_checkpoints(recipe, files, out)
     metrics = MetricsLog(out, config.tensorboard)
     return Trainer(
-        model, config, corpus.train, corpus.valid, checkpoints, metrics, scorer, distributed
+        *(model, config, corpus.train, corpus.valid, checkpoints, metrics, scorer, distributed),
+        now=now,
+        budget=budget,
     )
 
 
@@ -406,5 +424,6 @@ def finish_run(trainer: Trainer, out: Path, checkpoint: Checkpoint) -> None:
     if "delivered" in checkpoint.scores:
         num_weights = sum(t.numel() for t in unique_state(checkpoint.model).values())
         card = model_card(out.resolve(), read_run(out), checkpoint.scores, num_weights)
+    write_recipe(out, stored_recipe(out), trainer.state.replans)
     write_folder(out, replace(checkpoint, card=card))
     remove_tokens(out)

@@ -38,7 +38,13 @@ from weft.checkpoint.folder_files import (
     write_json,
 )
 from weft.checkpoint.folder_reader import read_consistently
-from weft.checkpoint.run_files import CHECKPOINTS, METRICS_FILE, checkpoint_steps, read_run
+from weft.checkpoint.run_files import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    RECIPE_FILE,
+    checkpoint_steps,
+    read_run,
+)
 from weft.checkpoint.writer_lock import LOCK_FILE, writer_lock
 from weft.core.config import read_settings
 from weft.core.errors import DataError, LockedError, UsageError
@@ -189,7 +195,7 @@ def remove_start(out: Path) -> None:
     """Remove what a run writes before its first checkpoint, run.json last: until then the run can
     be continued with its settings, and its tokenizer must not be taken for that of another run."""
     remove_tokens(out)
-    for name in (*TOKENIZER_FILES, METRICS_FILE):
+    for name in (*TOKENIZER_FILES, METRICS_FILE, RECIPE_FILE):
         (out / name).unlink(missing_ok=True)
     sync(out)
     (out / RUN_FILE).unlink(missing_ok=True)

@@ -32,6 +32,7 @@ from weft.training.threads import THREADS
 PATHS, CHANGES = "paths", "changes"
 CHANGEABLE = (
     "train.steps",
+    "train.minutes",
     "train.schedule.decay",
     "train.schedule.floor",
     "train.evaluate_every",

@@ -1,0 +1,85 @@
+"""The probe of a run: real updates of a model that is then discarded, to learn what a step takes.
+
+The model, the optimizer and the batches are those of the run; the first updates, which are slower,
+do not count. Also measures one pass over the validation data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from weft.models.build import AnyModel
+from weft.training.loop import Data, Trainer, validate
+
+PROBE_SECONDS = 10.0
+WARM_UP, MIN_STEPS = 2, 3
+"""Updates that do not count, and the fewest that do, however long they take."""
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a probe has measured, and what is known of the data."""
+
+    step_seconds: float
+    evaluation_seconds: float
+    """Of the loss on all validation data; 0.0: there are none."""
+    epoch_tokens: int
+    """Target tokens of one epoch."""
+    epoch_steps: int
+    num_parameters: int
+    elapsed: float
+    """Seconds since the command was started."""
+
+    @property
+    def token_seconds(self) -> float:
+        return self.step_seconds * self.epoch_steps / max(1, self.epoch_tokens)
+
+
+def run_probe(
+    trainer: Trainer,
+    valid: Data | None,
+    began: float,
+    seconds: float = PROBE_SECONDS,
+    now: Callable[[], float] = time.monotonic,
+) -> ProbeResult:
+    """Train the model of `trainer`, which must not be used afterwards, for some seconds."""
+    data, accumulate = trainer.data, trainer.config.accumulate
+    plan = data.plan(0)
+    batches = itertools.cycle(grouped(plan, accumulate))
+    trainer.model.train()
+    num_steps, total = 0, 0.0
+    for number in itertools.count():
+        rows = next(batches)
+        trainer.state.step = number + 1
+        begin = now()
+        trainer.train_step(rows)
+        if number >= WARM_UP:
+            num_steps, total = num_steps + 1, total + now() - begin
+        if num_steps >= MIN_STEPS and total >= seconds:
+            break
+    evaluation = 0.0
+    if valid is not None:
+        begin = now()
+        validate(trainer.model, trainer.loss_function, valid, trainer.distributed)
+        evaluation = now() - begin
+    return ProbeResult(
+        total / num_steps,
+        evaluation,
+        sum(data.count_targets(0, rows) for rows in plan),
+        -(-len(plan) // accumulate),
+        count_parameters(trainer.model),
+        now() - began,
+    )
+
+
+def grouped(plan: list[list[int]], accumulate: int) -> Iterator[list[list[int]]]:
+    """The batches of each update."""
+    for begin in range(0, len(plan), accumulate):
+        yield plan[begin : begin + accumulate]
+
+
+def count_parameters(model: AnyModel) -> int:
+    return sum(weight.numel() for weight in model.parameters())

@@ -1,0 +1,109 @@
+"""The plan of a run whose length depends on time: a probe, then settings that fit.
+
+    recipe -> probe -> recipe with steps, evaluations, checkpoints ... -> run.json, recipe.json
+
+run.json has the planned recipe, and the one that was asked for under REQUESTED: the same command
+resumes the run. recipe.json is the planned recipe with all later plans of the steps and without
+train.minutes: a run of it has the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from weft.checkpoint.folder_files import RUN_FILE, write_json
+from weft.checkpoint.run_files import (
+    CHECKPOINTS,
+    RECIPE_FILE,
+    REQUESTED,
+    checkpoint_steps,
+    read_run,
+)
+from weft.core.errors import UsageError
+from weft.training.data.files import TrainingFiles
+from weft.training.default_recipe import describe_plan, fit_to_time
+from weft.training.loop import Data, Trainer
+from weft.training.observer import RunObserver
+from weft.training.probe import PROBE_SECONDS, ProbeResult, run_probe
+from weft.training.recipe import Recipe
+from weft.training.run_record import describe_run, stored_recipe
+
+Tuning = Callable[[Recipe, ProbeResult], Recipe]
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """How a run was asked for."""
+
+    command: str = ""
+    """The command line, for the model card."""
+    tuning: Tuning | None = None
+    """Plans the recipe of a new run after a probe. None: fit_to_time if it has train.minutes."""
+    began: float = field(default_factory=time.monotonic)
+    """When the command was started, by the clock `now`."""
+    now: Callable[[], float] = time.monotonic
+
+    def tuning_of(self, recipe: Recipe) -> Tuning | None:
+        return self.tuning or (fit_to_time if recipe.train.minutes is not None else None)
+
+
+def continued_recipe(recipe: Recipe, files: TrainingFiles, out: Path) -> Recipe:
+    """The planned recipe of a run in `out` that was asked for with the same recipe and files."""
+    if not (out / RUN_FILE).is_file():
+        return recipe
+    saved, description = read_run(out), describe_run(recipe, files)
+    is_same = saved.get("files") == description["files"]
+    if is_same and saved.get(REQUESTED) == description["recipe"]:
+        return stored_recipe(out)
+    return recipe
+
+
+def is_planned(out: Path) -> bool:
+    """Whether a run was planned, or has begun without a plan."""
+    return REQUESTED in read_run(out) or bool(checkpoint_steps(out / CHECKPOINTS))
+
+
+def plan_run(
+    recipe: Recipe,
+    out: Path,
+    invocation: Invocation,
+    observer: RunObserver,
+    make_trainer: Callable[[], Trainer],
+    valid: Data | None,
+) -> Recipe:
+    """The recipe to train, after a probe if it needs a plan and has none."""
+    tuning = invocation.tuning_of(recipe)
+    if tuning is None or is_planned(out):
+        return recipe
+    trainer = make_trainer()
+    if trainer.distributed.world_size > 1:
+        raise UsageError(
+            f"train.minutes needs a probe, which runs in one process, and torchrun started "
+            f"{trainer.distributed.world_size}. Set train.steps instead."
+        )
+    observer.stage(f"measuring a step for {PROBE_SECONDS:g} s", 0, None)
+    probe = run_probe(trainer, valid, invocation.began, now=invocation.now)
+    planned = tuning(recipe, probe)
+    values = read_run(out)
+    requested = values["recipe"]
+    description = planned.to_dict()
+    del description["data"]
+    write_json(out / RUN_FILE, {**values, "recipe": description, REQUESTED: requested})
+    write_recipe(out, planned, [])
+    for line in describe_plan(planned, probe):
+        observer.report(line)
+    return planned
+
+
+def write_recipe(out: Path, recipe: Recipe, replans: list[tuple[int, int]]) -> None:
+    """Write recipe.json, if the run was planned."""
+    if REQUESTED not in read_run(out):
+        return
+    values: dict[str, Any] = recipe.to_dict()
+    del values["data"]
+    values["train"] |= {"minutes": None, "replans": [*values["train"]["replans"], *replans]}
+    write_json(out / RECIPE_FILE, values)
