@@ -68,12 +68,13 @@ def serving(command: str, folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     folder = tmp_path_factory.mktemp("quickstart") / "weft"
     run(f"git clone --quiet --no-hardlinks '{ROOT}' '{folder}'", ROOT)
-    return folder
+    yield folder
+    shutil.rmtree(folder)  # its environment has about 2 GB
 
 
 def test_the_commands_at_the_top_train_serve_and_ask(clone: Path) -> None:
