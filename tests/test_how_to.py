@@ -107,7 +107,7 @@ def test_the_pages_are_linked(page: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_the_tests_and_linters_pass_with_all_components(tmp_path: Path) -> None:
     for name in ("src", "tests", "docs", "recipes", "deploy", ".ci"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=IGNORED)
