@@ -3,20 +3,44 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTHONS := 3.11 3.12 3.13
+PLATFORM := $(shell uname -sm)
+TORCH_VERSION := 2.13.0
+
+# Which torch `make setup` installs. TORCH_INDEX: a package index, as that of the CPU builds in
+# README.md. TORCH=cuda: pip's usual index, which has the build with CUDA. Neither: the same index,
+# with a warning where that build is large; pip may be configured to find another one.
+TORCH_INDEX ?=
+TORCH :=
+ifneq ($(TORCH_INDEX),)
+# its dependencies come from the usual index, with the versions of constraints.txt
+TORCH_PIP := --no-deps --index-url $(TORCH_INDEX) torch==$(TORCH_VERSION)
+else ifeq ($(TORCH),cuda)
+TORCH_PIP := -c constraints.txt torch===$(TORCH_VERSION)
+else ifeq ($(TORCH),)
+TORCH_PIP := -c constraints.txt torch==$(TORCH_VERSION)
+ifeq ($(PLATFORM),Linux x86_64)
+TORCH_NOTE := torch with CUDA is a download of 5.2 GB, unless pip is configured otherwise; for the \
+  CPU alone, 0.2 GB: make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+endif
+else
+$(error TORCH is '$(TORCH)': the only value is cuda. Leave it out, or set TORCH_INDEX)
+endif
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients browser run serve test test-native test-slow soak check bench bench-peers format docs
+.PHONY: help setup clients browser run serve test test-pythons test-native test-slow soak check bench bench-peers format docs
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with the pinned versions; does nothing if it is up to date
 
-# torch is installed first and pinned: otherwise pip installs the newest version, with gigabytes of CUDA.
+# torch is installed first: its build is chosen above, and the second command keeps what it finds.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(if $(TORCH_NOTE),@echo "$(strip $(TORCH_NOTE))" >&2)
+	$(BIN)/python -m pip install --quiet $(TORCH_PIP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,bench,serve]'
 	@touch $@
 
@@ -50,6 +74,17 @@ browser: ## Install Chromium for the tests of the web page; does nothing if it i
 test: setup ## Run the tests, in parallel
 	$(BIN)/python -m pytest -q -m 'not slow' -n logical --maxprocesses 8 --dist worksteal
 
+# python3.12 may be a name that does not run, as those of pyenv for versions that are not selected
+test-pythons: ## Run the tests on every Python 3.11 to 3.13 on PATH, each in its own .venv-VERSION
+	@passed=; failed=; for version in $(PYTHONS); do \
+	  if ! python$$version -c '' 2> /dev/null; then \
+	    echo "python$$version is not on PATH, or does not run" >&2; \
+	  elif $(MAKE) test PYTHON=python$$version VENV=.venv-$$version; then passed="$$passed $$version"; \
+	  else failed="$$failed $$version"; fi; \
+	done; \
+	echo "passed:$${passed:- none}; failed:$${failed:- none}" >&2; \
+	test -n "$$passed" && test -z "$$failed"
+
 test-native: setup ## Test the kernels for each instruction set, and under sanitizers
 	$(BIN)/python -m tests.native.run_variants
 
@@ -79,7 +114,7 @@ format: setup ## Format the code and apply the linter's automatic fixes
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
 
-docs: setup ## Regenerate docs/help.md and the tables of docs/serve.md
+docs: setup ## Regenerate docs/help.md, docs/settings.md and the tables of docs/serve.md
 	$(BIN)/python -m weft.cli.help_page docs/help.md
 	$(BIN)/python -m weft.cli.settings_page docs/settings.md
 	$(BIN)/python -m weft.cli.serve_page docs/serve.md

@@ -1,5 +1,5 @@
-"""The links in docs/*.md and CHANGELOG.md resolve; the Python code of docs/engine.md and
-docs/tour.md runs, and the settings they list are those of the code."""
+"""The links in docs/*.md, docs/how-to/*.md and CHANGELOG.md resolve; the Python code of
+docs/engine.md and docs/tour.md runs, and the settings they list are those of the code."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("engine.md", "tour.md")
 }
-LINKED_PAGES = [ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED_PAGES = [
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+]
 LINKS = [
     (page.relative_to(ROOT).as_posix(), target)
     for page in LINKED_PAGES

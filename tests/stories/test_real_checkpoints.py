@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import weft
+from tests.corpora import corpus
 from tests.engine.asking import generate
 from weft.checkpoint.formats import convert
 from weft.checkpoint.hub import pull, resolve
@@ -24,7 +25,7 @@ from weft.text.corpus import read_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
-SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare" / "input.txt"
+SHAKESPEARE = "tinyshakespeare/input.txt"
 PROMPTS = [
     "The capital of France is", "Once upon a time", "def fibonacci(n):", "The primary colours",
     "Water boils at", "In 1969, astronauts", "A good recipe for bread", "The quick brown fox",
@@ -72,7 +73,7 @@ def test_smollm2_generates_the_same_64_tokens_on_20_prompts(smollm2, their_smoll
 def test_smollm2_has_the_same_perplexity_on_the_last_tenth_of_shakespeare(
     smollm2, their_smollm2
 ) -> None:
-    text = SHAKESPEARE.read_text()
+    text = corpus(SHAKESPEARE).read_text()
     text = text[int(len(text) * 0.9) :]
     ids = smollm2.prompt_ids(text)
     windows = [ids[start : start + 513] for start in range(0, len(ids) - 1, 512)]
@@ -128,8 +129,9 @@ def test_smollm2_is_unchanged_by_conversion_to_every_format(smollm2, tmp_path: P
 
 
 def test_minilm_gives_the_embeddings_of_transformers() -> None:
+    text = corpus(SHAKESPEARE).read_text()
     path = pull("minilm", print)
-    lines = [line for line in SHAKESPEARE.read_text().splitlines() if line.strip()][:100]
+    lines = [line for line in text.splitlines() if line.strip()][:100]
     ours_BD = weft.load("minilm").embed(lines)
     model, tokenizer = AutoModel.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
     batch = tokenizer(lines, padding=True, return_tensors="pt")

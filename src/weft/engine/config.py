@@ -45,7 +45,7 @@ class SchedulerConfig(Config):
     max_len_note: str = ""
     """Added to max_len in messages: why it is lower than the model's."""
     max_source_len: int = Field(2048, ge=1)
-    """Tokens of a source, or of a text to embed."""
+    """Longest input of an encoder, in tokens: a text to translate or to embed."""
     watermark: float = Field(0.01, ge=0, lt=1)
     """Share of all pages that admission leaves free for running sequences to grow."""
     order_window: int = Field(64, ge=1)
@@ -95,12 +95,12 @@ class EngineConfig(Config):
     """Assign all of that memory at the start: the first use of a memory page stops the engine for
     some microseconds, a tenth of a small model's time until all of it has been used."""
     page_size: int = Field(16, ge=1, le=256)
-    """Tokens per page."""
+    """Tokens per page of the KV cache; a prefix is shared in whole pages."""
     prefix_cache: str = "radix"
     """How prompts share common prefixes: a name in PREFIX_CACHES."""
     activations: Literal["float32", "int8"] = "float32"
-    """int8: products with quantized weights, as in GGUF files, quantize their inputs to 8 bits, as
-    llama.cpp does. Two to three times as fast on a CPU, and no longer exact."""
+    """float32: exact. int8: products with quantized weights, as in GGUF files, quantize their
+    inputs to 8 bits, as llama.cpp does. Two to three times as fast on a CPU, no longer exact."""
     speculate: bool = False
     """Speculative decoding by prompt lookup; the output is unchanged."""
     token_budget: int = Field(2048, ge=1)

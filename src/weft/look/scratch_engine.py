@@ -52,11 +52,11 @@ class ScratchConfig(Config):
     """The engine to watch."""
 
     num_pages: int = Field(24, ge=2, le=4096)
-    """Pages of the KV cache."""
+    """Size of the KV cache: so few pages that evictions can be watched."""
     page_size: int = Field(16, ge=1, le=256)
-    """Tokens of a page."""
+    """Tokens whose keys and values are stored together; a prefix is shared in whole pages."""
     prefix_cache: str = "radix"
-    """A name in PREFIX_CACHES."""
+    """How earlier prompts are found: a name in PREFIX_CACHES (none, hash or radix)."""
     token_budget: int = Field(64, ge=8, le=512)
     """Maximum number of tokens of one step: longer prompts take several."""
 

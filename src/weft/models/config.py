@@ -45,7 +45,7 @@ class ModelConfig(Config):
     """Number of blocks, each with attention and a feed-forward layer; in an encoder-decoder of each
     side."""
     encoder_layers: int | None = Field(None, ge=1, le=MAX_LAYERS)
-    """Layers of the encoder, if they differ from num_layers."""
+    """Number of blocks of the encoder. None: num_layers, as in the decoder."""
     max_len: int = Field(1024, ge=1)
     """Maximum tokens of a sequence; learned positions have a table of this length."""
     dropout: float = Field(0.1, ge=0, lt=1)
@@ -70,7 +70,7 @@ class ModelConfig(Config):
     """A norm after the last layer. None: yes unless every layer already ends in one (placement
     after)."""
     embedding: EmbeddingConfig = EmbeddingConfig()
-    """Token embeddings, and which matrices are shared."""
+    """How token ids become vectors, and which matrices source, target and output share."""
     head: LMHeadConfig = LMHeadConfig()
     """The last layer, from hidden states to logits over the vocabulary."""
     pooler: bool = False

@@ -60,7 +60,8 @@ class MLPConfig(Config):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Part of the inner numbers that training sets to zero."""
     kind: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
-    """gelu: BERT. gelu_tanh: its tanh approximation (GPT-2). silu: also called swish (Marian)."""
+    """relu: Vaswani 2017. gelu: BERT. gelu_tanh: its tanh approximation (GPT-2). silu: also called
+    swish (Marian)."""
 
     def inner_width(self, width: int) -> int:
         return self.width or 4 * width
@@ -77,7 +78,8 @@ class GatedMLPConfig(Config):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Part of the inner numbers that training sets to zero."""
     kind: Literal["swiglu", "geglu", "geglu_tanh", "reglu"] = "swiglu"
-    """swiglu: Llama. geglu_tanh: T5 1.1, Gemma."""
+    """Activation of the gate. swiglu: SiLU (Llama). geglu: GELU. geglu_tanh: its tanh approximation
+    (T5 1.1, Gemma). reglu: ReLU."""
 
     def inner_width(self, width: int) -> int:
         return self.width or gated_width(width)
@@ -114,11 +116,11 @@ class MixtureOfExpertsConfig(Config):
     groups_per_token: int = Field(1, ge=1)
     """A token's experts are selected from this many groups."""
     group_score: Literal["max", "top2"] = "max"
-    """Score of a group: that of its best expert (V2), or the sum of its two best (V3)."""
+    """Score of a group. max: that of its best expert (V2). top2: the sum of its two best (V3)."""
     normalise: bool = True
     """Whether the weights of the selected experts are normalized to sum to 1, before `scale`."""
     scale: float = Field(1.0, gt=0)
-    """Factor on the weights."""
+    """Factor on the weights of the selected experts (DeepSeek: routed_scaling_factor)."""
 
     @property
     def group_size(self) -> int:

@@ -36,7 +36,7 @@ class SamplingParams(Config):
     """Parameters of one request. Temperature 0 is greedy: the argmax after bias and penalties."""
 
     temperature: float = Field(1.0, ge=0, le=MAX_FACTOR, allow_inf_nan=False)
-    """Sampling temperature; 0: greedy."""
+    """Divides the logits before a draw: below 1 likely tokens are drawn more often; 0: greedy."""
     top_k: int = Field(0, ge=0)
     """Sample from the k most likely tokens; 0: all."""
     top_p: float = Field(1.0, gt=0, le=1)

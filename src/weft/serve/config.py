@@ -54,7 +54,7 @@ class ServeConfig(Config):
     tls_cert: str | None = None
     """File with the TLS certificate chain (PEM): serves https."""
     tls_key: str | None = None
-    """File with its private key (PEM)."""
+    """File with the private key of the TLS certificate (PEM)."""
     api_keys: str | None = None
     """File with lines `name = key`. WEFT_API_KEY in the environment has more."""
     no_auth: bool = False
@@ -71,7 +71,7 @@ class ServeConfig(Config):
     """Keep lines `x-anthropic-...:` at the beginning of system prompts, which change with every
     request and so defeat the prefix cache."""
     max_body: int = Field(16 * MIB, ge=1)
-    """Bytes of a request body."""
+    """Largest request body, in bytes; larger ones are answered with 413."""
     timeout: float = Field(600.0, gt=0)
     """Seconds until a request is cancelled; the header x-request-timeout lowers it."""
     max_queued: int = Field(1024, ge=1)
@@ -86,7 +86,7 @@ class ServeConfig(Config):
     max_prompt: int | None = Field(None, ge=1)
     """Tokens of one prompt; longer ones are answered with 400."""
     max_output: int | None = Field(None, ge=1)
-    """Upper bound of max_tokens."""
+    """Most tokens that a request may generate: an upper bound of its max_tokens."""
     drain_timeout: float = Field(60.0, ge=0)
     """Seconds that running requests have to finish after SIGTERM."""
     ping_seconds: float = Field(15.0, gt=0)
@@ -114,7 +114,7 @@ class ServeConfig(Config):
     defaults: dict[str, Any] = {}
     """Sampling parameter for requests that leave it out, such as temperature=0.7."""
     metrics_prefix: str = "vllm"
-    """Prefix of the names of the metrics: vllm or weft."""
+    """First part of the names at /metrics: vllm, so that its dashboards work, or weft."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug, info (one line per request), warning or error."""
     log_format: Literal["text", "json"] = "text"

@@ -53,7 +53,8 @@ class TokenizerConfig(Config):
     min_frequency: int = Field(default=2, ge=1)
     """A character, word or merged pair must occur this often in the training text."""
     normalise: Literal["none", "nfc", "nfkc"] = "none"
-    """Unicode normalization. none: decoding gives the exact text."""
+    """Unicode normalization before encoding. none: decoding gives the exact text. nfc: characters
+    with accents are composed. nfkc: compatible characters such as wide letters are unified too."""
     lowercase: bool = False
     """True: text is lower-cased before it is encoded."""
     byte_fallback: bool | None = None
@@ -73,9 +74,9 @@ class TokenizerConfig(Config):
     extra_special: tuple[str, ...] = ()
     """Further special tokens, such as "<de>" for a target language. They follow the five above."""
     add_begin: bool = True
-    """Put `begin` before every text."""
+    """Put the special token `begin` before every text that is encoded."""
     add_end: bool = True
-    """Put `end` after every text."""
+    """Put the special token `end` after every text that is encoded."""
     sample_bytes: int = Field(default=16 << 20, ge=1 << 20)
     """Train on at most this much text, sampled uniformly from all lines."""
     seed: int = 0

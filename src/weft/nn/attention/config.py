@@ -77,17 +77,20 @@ class LatentConfig(Config):
     kv_rank: int | None = Field(None, ge=1)
     """Width of the compressed row that the cache stores. None: 4 x head size, as in DeepSeek."""
     query_rank: int | None = Field(None, ge=1)
-    """Width to which queries are compressed. None: queries are not compressed."""
+    """Width to which queries are compressed before they are split into heads (DeepSeek-V3: 1536).
+    None: they are not."""
     nope_size: int | None = Field(None, ge=1)
     """Part of each key without a position. None: head size."""
     rope_size: int | None = Field(None, ge=2)
     """Part of the key with the position, shared by all heads. None: half the head size."""
     value_size: int | None = Field(None, ge=1)
-    """mla: numbers of a value per head. None: the head size."""
+    """Numbers of the value vector of each head. None: the head size."""
     norm_eps: float | None = Field(None, gt=0)
     """eps of the norms over latent rows. None: as for the other norms. DeepSeek: always 1e-6."""
     form: Literal["auto", "expanded", "absorbed"] = "auto"
-    """auto: the cheaper form for the number of queries, by formula."""
+    """expanded: keys and values of every head are computed from the latent rows. absorbed: queries
+    meet the latent rows themselves. auto: the cheaper form for the number of queries, by formula.
+    """
 
 
 class AttentionConfig(Config):
@@ -101,11 +104,11 @@ class AttentionConfig(Config):
     num_kv_heads: int | None = Field(None, ge=1)
     """Groups of gqa. None: a quarter of the heads, at least two, where that divides them."""
     head_size: int | None = Field(None, ge=1)
-    """None: width / num_heads."""
+    """Numbers of one query, key or value vector (C). None: width / num_heads."""
     bias: bool = False
-    """Bias of the query, key and value projections."""
+    """Whether the query, key and value projections have an additive term (Qwen2, GPT-2)."""
     out_bias: bool | None = None
-    """Bias of the output projection. None: as `bias`."""
+    """Whether the projection of the concatenated heads has an additive term. None: as `bias`."""
     qk_norm: bool = False
     """RMSNorm on each query and key head before their product (Qwen3, Gemma 3)."""
     softcap: float | None = Field(None, gt=0)

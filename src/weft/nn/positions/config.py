@@ -37,6 +37,7 @@ class PositionConfigBase(Config):
     """Base of the settings of position encodings; `kind` selects the entry of POSITIONS."""
 
     kind: str
+    """Name of the encoding in the table POSITIONS."""
 
     @property
     def max_cached_len(self) -> int | None:
@@ -93,11 +94,11 @@ class LearnedConfig(PositionConfigBase):
     kind: Literal["learned"] = "learned"
     """A trained vector per position, added to the embeddings (GPT-2, BERT)."""
     max_len: int | None = Field(None, ge=1)
-    """Positions in the table. None: the model's max_len."""
+    """Positions in the table; longer sequences are refused. None: the model's max_len."""
     offset: int = Field(0, ge=0)
     """Rows of the table before position 0. 2: BART and OPT, which reserve rows for padding."""
     init_std: float = Field(0.02, gt=0)
-    """Standard deviation of the initial table."""
+    """Standard deviation of the normal distribution that the trained table starts from."""
 
     @property
     def max_cached_len(self) -> int | None:
@@ -116,7 +117,7 @@ class ShawConfig(PositionConfigBase):
     max_distance: int = Field(16, ge=1)
     """Larger distances are clipped to this one (16 in the paper)."""
     init_std: float = Field(0.02, gt=0)
-    """Standard deviation of the initial table."""
+    """Standard deviation of the normal distribution that the trained table starts from."""
 
     def weight_shapes(self, shape: PositionShape) -> dict[str, tuple[int, ...]]:
         rows = self.max_distance + 1 + (0 if shape.is_causal else self.max_distance)
@@ -134,7 +135,7 @@ class T5BiasConfig(PositionConfigBase):
     max_distance: int = Field(128, ge=2)
     """All keys at least this far away share one bucket."""
     init_std: float = Field(0.02, gt=0)
-    """Standard deviation of the initial table."""
+    """Standard deviation of the normal distribution that the trained table starts from."""
 
     def cross_checks(self) -> Iterable[Problem]:
         if self.num_buckets % 2:
@@ -202,9 +203,9 @@ class DynamicScaling(ScalingBase):
     kind: Literal["dynamic"] = "dynamic"
     """The base grows with the length of the text (dynamic NTK)."""
     factor: float = Field(ge=1)
-    """Growth of the base with the length."""
+    """How fast the base grows once a text is longer than original_max_len."""
     original_max_len: int = Field(ge=1)
-    """Length of the sequences in training."""
+    """Longest sequence that the model was trained with, in tokens."""
 
 
 class YarnScaling(ScalingBase):
@@ -215,7 +216,7 @@ class YarnScaling(ScalingBase):
     factor: float = Field(ge=1)
     """How many times longer than in training a sequence may be."""
     original_max_len: int = Field(ge=1)
-    """Length of the sequences in training."""
+    """Longest sequence that the model was trained with, in tokens."""
     beta_fast: float = Field(32.0, gt=0)
     """Pairs with more rotations than this over the original length are kept."""
     beta_slow: float = Field(1.0, gt=0)
@@ -259,7 +260,8 @@ class Llama3Scaling(ScalingBase):
     """Long wavelengths are interpolated, short ones kept, a ramp between."""
 
     kind: Literal["llama3"] = "llama3"
-    """The frequency bands of Llama 3.1."""
+    """Low frequencies are divided by a factor, high ones kept, a band between them mixed (Llama
+    3.1)."""
     factor: float = Field(8.0, ge=1)
     """How many times longer than in training a sequence may be."""
     low_frequency_factor: float = Field(1.0, gt=0)
@@ -267,7 +269,7 @@ class Llama3Scaling(ScalingBase):
     high_frequency_factor: float = Field(4.0, gt=0)
     """Frequencies with a wavelength below original_max_len / this are kept."""
     original_max_len: int = Field(8192, ge=1)
-    """Length of the sequences in training."""
+    """Longest sequence that the model was trained with, in tokens."""
 
     def cross_checks(self) -> Iterable[Problem]:
         low, high = self.low_frequency_factor, self.high_frequency_factor
