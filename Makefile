@@ -21,7 +21,7 @@ else ifeq ($(TORCH),)
 TORCH_PIP := -c constraints.txt torch==$(TORCH_VERSION)
 ifeq ($(PLATFORM),Linux x86_64)
 TORCH_NOTE := torch with CUDA is a download of 5.2 GB, unless pip is configured otherwise; for the \
-  CPU alone, 0.2 GB: make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+  CPU alone, 0.2 GB: make setup TORCH_INDEX=... with the index that README.md names
 endif
 else
 $(error TORCH is '$(TORCH)': the only value is cuda. Leave it out, or set TORCH_INDEX)

@@ -18,8 +18,6 @@ FILLER = """a all an and are as at be by every for from if in is it its no none 
 the their them they this to true false which with yes"""
 MIN_WORDS = 4
 """Words of a docstring besides filler and those of the setting's name."""
-RECIPE = ("weft.training.optimizer", "weft.training.recipe")
-"""Their settings are rows of docs/settings.md, which tests/cli/test_settings.py checks."""
 
 
 def subclasses(cls: type[Config]) -> Iterator[type[Config]]:
@@ -39,7 +37,7 @@ def settings() -> dict[str, tuple[str, FieldInfo]]:
         f"{cls.__name__}.{name}": (name, cls.model_fields[name])
         for cls in classes
         for name in cls.model_fields
-        if name in cls.__dict__.get("__annotations__", {}) and cls.__module__ not in RECIPE
+        if name in cls.__dict__.get("__annotations__", {})
     }
 
 
