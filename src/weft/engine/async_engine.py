@@ -420,6 +420,11 @@ class OutputStream:
         self.engine, self.num_left = engine, num_left
         """`num_left`: by request, samples whose last output has not been read."""
         self.ids = list(num_left)
+        self.num_running = dict(num_left)
+        """By request, samples whose last output has not arrived."""
+        self.when_ended: Callable[[], None] | None = None
+        """Called once in the event loop, when the engine is done with all requests, whether or not
+        the outputs have been read."""
         self.outputs: deque[RequestOutput] = deque()
         self.waiter: asyncio.Future[None] | None = None
         self.times: dict[str, RequestTimes] = {}
@@ -427,8 +432,20 @@ class OutputStream:
 
     def put(self, output: RequestOutput) -> None:
         self.outputs.append(output)
+        if output.is_end:
+            self.count_end(output)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+    def count_end(self, output: RequestOutput) -> None:
+        """A sample, or after an error a request, has its last output."""
+        left = self.num_running.get(output.request_id, 1) - 1
+        if left > 0 and output.error is None:
+            self.num_running[output.request_id] = left
+            return
+        self.num_running.pop(output.request_id, None)
+        if not self.num_running and self.when_ended is not None:
+            self.when_ended()
 
     def __aiter__(self) -> OutputStream:
         return self

@@ -1,7 +1,7 @@
 """Load shedding: requests that would wait too long are answered with 429 and when to try again.
 
     reservation = limits.reserve(served, key, requests)     raises an ApiError 429
-    limits.release(reservation)                             when the HTTP request has ended
+    limits.release(reservation)             when the engine is done, or the HTTP request has ended
 
 The queue of a model is bounded in requests, of which n samples count n times, in seconds by the
 measured rate, and in tokens. What has been accepted but not yet seen by the scheduler, which looks
