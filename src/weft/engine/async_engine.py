@@ -94,7 +94,7 @@ class AsyncEngine:
         self.loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelivery]
         self.loops = weakref.WeakKeyDictionary()
         self.step_began_at: float | None = None
-        """While a step runs, when it began: a watchdog reads it."""
+        """While a step or commands run, when they began: a watchdog reads it."""
         self.num_failures = 0
         self.num_threads = torch.get_num_threads()
         self.failure: BaseException | None = None
@@ -250,6 +250,12 @@ class AsyncEngine:
         self.engine.abort(request_id)
 
     @property
+    def busy_since(self) -> float | None:
+        """When the step, command or background unit began that the engine thread runs now."""
+        began = self.step_began_at
+        return self.engine_thread.unit_began_at if began is None else began
+
+    @property
     def has_commands(self) -> bool:
         return bool(self.commands)
 
@@ -260,9 +266,13 @@ class AsyncEngine:
 
     def run_commands(self) -> None:
         """Engine thread: run the commands that have arrived. One that is interrupted runs again."""
-        while self.commands:
-            self.commands[0](self)
-            self.commands.popleft()
+        try:
+            while self.commands:
+                self.step_began_at = self.now()
+                self.commands[0](self)
+                self.commands.popleft()
+        finally:
+            self.step_began_at = None
         self.flush()
 
     def run_step(self, is_shared: bool = False) -> None:
