@@ -174,7 +174,8 @@ class CallMiddleware:
 
 async def load_on_demand(call: HttpCall, name: str) -> None:
     """Load a model in a thread; an ApiError 503 or 504 if that fails or takes too long."""
-    loading = asyncio.to_thread(call.service.models.load_model, name)
+    # shielded: others may wait for the same model
+    loading = asyncio.shield(asyncio.wrap_future(call.service.models.load_later(name)))
     try:
         async with asyncio.timeout_at(call.deadline):
             await until_gone(call, loading)
