@@ -103,7 +103,7 @@ class ChatBody(SamplingBody, ToolFields):
     prompt_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     """Return the log-probability of each token of the prompt, and of the N most likely ones."""
     response_format: ResponseFormat | None = None
-    """json_object, or json_schema with a schema: the answer is valid JSON."""
+    """json_object, or json_schema with a schema: the answer is valid JSON, or with tools a call."""
     reasoning_effort: TemplateVariable[str] = None
     """none, minimal, low, medium, high, xhigh or max, for templates that know it."""
     verbosity: TemplateVariable[str] = None
