@@ -137,6 +137,25 @@ def test_a_key_has_its_own_bound():
         assert slow.submit(3, headers=alice).result().status_code == 200
 
 
+def test_a_key_with_a_full_queue_does_not_keep_another_one_out():
+    keys = {"alice": "a", "bob": "b"}
+    with slow_server(Limits(max_queued=2), ONE_AT_A_TIME, keys=keys) as slow:
+        alice, bob = ({"x-api-key": key} for key in ("a", "b"))
+        futures = [slow.submit(100, headers=alice)]
+        slow.wait_for(1)
+        while not slow.scheduler.state.num_running:
+            time.sleep(0.001)
+        for count in (2, 3):
+            futures.append(slow.submit(100, headers=alice))
+            slow.wait_for(count)
+        for prompt in ("a", "the", "cat"):
+            assert slow.submit(3, headers=alice, prompt=prompt).result().status_code == 429
+        assert slow.submit(3, headers=bob).result().status_code == 200
+        assert slow.scheduler.state.groups, "bob was not served before alice"
+        assert [one.result().status_code for one in futures] == [200] * 3
+        slow.server.wait_idle()
+
+
 def test_max_output_cuts_max_tokens():
     with running(make_service(limits=Limits(max_output=4))) as server:
         value = server.post("/v1/completions", {**BODY, "max_tokens": 20}).json()

@@ -150,3 +150,17 @@ def test_a_wrong_request_is_one_sentence(server, change, message):
     answer = server.post("/v1/chat/completions", {**BODY, **change})
     assert answer.status_code == 400 and message in answer.json()["error"]["message"], answer.text
     server.wait_idle()
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        ("logprobs", {"logprobs": True}),
+    ],
+)
+def test_a_beam_search_with_a_format_or_tools_is_refused(server, name, more):
+    response = server.post("/v1/chat/completions", {**BODY, "use_beam_search": True, **more})
+    assert response.status_code == 400, response.text
+    assert f"{name} cannot be used with use_beam_search" in response.json()["error"]["message"]

@@ -173,3 +173,35 @@ def test_a_prompt_that_is_too_long_is_named(server):
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "prompt"
     assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0.9),
+        ("top_p", 0.5),
+        ("top_k", 3),
+        ("min_p", 0.1),
+        ("presence_penalty", 1),
+        ("frequency_penalty", 1),
+        ("repetition_penalty", 2.0),
+        ("logit_bias", {"9": 100}),
+        ("stop", "a"),
+        ("min_tokens", 2),
+        ("stop_token_ids", [9]),
+        ("include_stop_str_in_output", True),
+        ("skip_special_tokens", False),
+        ("structured_outputs", {"regex": "[ab]+"}),
+        ("logprobs", 0),
+        ("logprobs", 1),
+    ],
+)
+def test_what_a_beam_search_cannot_honor_is_refused(server, name, value):
+    body = {"model": "decoder", "prompt": "the cat", "max_tokens": 4, "use_beam_search": True}
+    response = server.post("/v1/completions", {**body, name: value})
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] == name, response.text
+    assert f"{name} cannot be used with use_beam_search" in error["message"]
+    neutral = {"temperature": 0, "top_p": 1, "top_k": -1, "repetition_penalty": 1.0, "stop": []}
+    plain = server.post("/v1/completions", body).json()["choices"]
+    assert server.post("/v1/completions", body | neutral).json()["choices"] == plain

@@ -127,7 +127,7 @@ class SimulatedServer:
         """Note which of the refused would be accepted now, if they returned in their order."""
         queue = self.limits.queue_of(self.served)
         ahead = queue.work(self.served)
-        for ticket in queue.refused.tickets.values():
+        for ticket in queue.keys[""].refused.tickets.values():
             caller = self.refused[ticket.fingerprint]
             if self.limits.excess(ahead, ticket.num_tokens, None) is not None:
                 break
@@ -275,3 +275,22 @@ def test_a_request_is_recognized_by_what_it_asks_for() -> None:
     prints = [fingerprint_of(key, [one]) for key, one in same_and_others()]
     assert len(set(prints)) == len(prints)
     assert prints == [fingerprint_of(key, [one]) for key, one in same_and_others()]
+
+
+def test_a_key_that_fills_its_queue_does_not_keep_another_one_out() -> None:
+    server = SimulatedServer(Limits(max_queued=8))
+    served, limits = server.served, server.limits
+    request = GenerationRequest((1, 2, 3), 4)
+    for _ in range(8):
+        limits.reserve(served, "alice", [request])
+    for index in range(20):  # each refused one gets a ticket
+        with pytest.raises(ApiError, match="the server is busy"):
+            limits.reserve(served, "alice", [GenerationRequest((5, index), 4)])
+    for _ in range(8):
+        limits.reserve(served, "bob", [request])
+    with pytest.raises(ApiError, match="8 requests with 24 prompt tokens wait"):
+        limits.reserve(served, "bob", [request])
+    for index in range(16):
+        limits.reserve(served, f"key {index // 8}", [request])
+    with pytest.raises(ApiError, match="32 requests with 96 prompt tokens wait"):
+        limits.reserve(served, "last", [request])

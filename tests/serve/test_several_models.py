@@ -4,7 +4,9 @@ KV caches, models that are loaded on demand included."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import pytest
 
 from tests.engine.tiny import tiny, tiny_folder
 from tests.serve.server import RunningServer, make_service, running
+from tests.serve.test_disconnects import wait_until
 from weft.core.errors import UsageError
 from weft.core.memory import MemoryLimit
 from weft.engine import memory_budget
+from weft.engine.loaded_model import LoadedModel
 from weft.engine.memory_budget import GIB
 from weft.serve import cache_shares
 from weft.serve.api_keys import ApiKeys
@@ -86,6 +90,34 @@ def test_models_loaded_on_demand_stay_within_the_budget(on_demand):
         assert name in service.models.models
         assert pool_bytes(service) <= 0.001 * GIB
     assert len(service.models.models) == 4 and pool_bytes(service) > 0.0008 * GIB
+
+
+def test_requests_that_wait_for_a_model_do_not_keep_others_from_theirs(on_demand, monkeypatch):
+    """More of them than asyncio has threads; they share one load, and one client leaves."""
+    path, body = ASK["first"]
+    assert on_demand.post(path, {"model": "first", **body}).status_code == 200
+    registry, go, loads = on_demand.service.models, threading.Event(), list[str]()
+    load = registry.load
+
+    def slow_load(model: str) -> LoadedModel:
+        loads.append(model)
+        assert go.wait(30)
+        return load(model)
+
+    monkeypatch.setattr(registry, "load", slow_load)
+    with ThreadPoolExecutor(41) as pool:
+        waiting = [
+            pool.submit(httpx.post, f"{on_demand.url}{path}", json=one, timeout=60)
+            for one in [{"model": "second", **body}] * 40
+        ]
+        with pytest.raises(httpx.ReadTimeout):
+            on_demand.post(path, {"model": "second", **body}, timeout=0.5)
+        wait_until(lambda: on_demand.service.num_active >= 40)
+        assert on_demand.post(path, {"model": "first", **body}).status_code == 200
+        assert not any(one.done() for one in waiting)
+        go.set()
+        assert [one.result().status_code for one in waiting] == [200] * 40
+    assert len(loads) == 1
 
 
 def test_too_little_memory_for_one_more_model_is_503(on_demand, monkeypatch):

@@ -14,6 +14,7 @@ from tests.serve.scripted import (
     LLAMA3_TEMPLATE,
     MISTRAL_TEMPLATE,
     NAME,
+    THINK_TEMPLATE,
     scripted_service,
 )
 from tests.serve.server import RunningServer, running
@@ -92,8 +93,8 @@ def family(request: pytest.FixtureRequest) -> Iterator[tuple[str, RunningServer,
         yield request.param, server, speaker
 
 
-def ask(server: RunningServer, path: str, is_streamed: bool) -> Answer:
-    response = server.post(path, {"model": NAME, **BODIES[path], "stream": is_streamed})
+def ask(server: RunningServer, path: str, is_streamed: bool, **more: Any) -> Answer:
+    response = server.post(path, {"model": NAME, **BODIES[path], "stream": is_streamed, **more})
     assert response.status_code == 200, response.text
     if not is_streamed:
         return WHOLE[path](response.json())
@@ -206,3 +207,48 @@ def test_every_protocol_has_the_same_calls(family, path):
         speaker.text, expected = CASES[name][1][case]
         assert ask(server, path, False) == expected
         assert ask(server, path, True) == expected
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+SCHEMA["additionalProperties"] = False  # type: ignore[assignment]
+FORMATS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    },
+    "/v1/responses": {"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
+    "/v1/messages": {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+    "/api/chat": {"format": SCHEMA},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_with_tools_and_a_format_the_answer_is_a_call_or_has_the_format(family, path):
+    name, server, speaker = family
+    call = f"[TOOL_CALLS][{G}]" if name == "mistral" else CASES[name][1]["empty"][0]
+    for speaker.text, expected in [(call, EMPTY), ('{"a": 1}', ('{"a": 1}', []))]:
+        for is_streamed in (False, True):
+            assert ask(server, path, is_streamed, **FORMATS[path]) == expected
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_with_tools_and_a_format_no_other_text_is_possible(family, is_strict):
+    _, server, speaker = family
+    tools = [{"type": "function", "function": {**one, "strict": is_strict}} for one in FUNCTIONS]
+    path = "/v1/chat/completions"
+    for speaker.text in ("Hello!", '{"a": 1}', '{"a": 2}'):
+        more = {**FORMATS[path], "tools": tools, "seed": 1, "max_tokens": 60}
+        response = server.post(path, {"model": NAME, **BODIES[path], **more})
+        assert response.status_code == 200, response.text
+        [choice] = response.json()["choices"]
+        if not choice["message"].get("tool_calls") and choice["finish_reason"] == "stop":
+            assert json.loads(choice["message"]["content"]) == {"a": 1}
+        assert not (choice["message"]["content"] or "").startswith("Hello")
+
+
+def test_a_format_and_tools_hold_after_reasoning():
+    speaker = Speaker()
+    with running(scripted_service(speaker, THINK_TEMPLATE)) as server:
+        for text, expected in [(HERMES_G, EMPTY), ('{"a": 1}', ('{"a": 1}', []))]:
+            speaker.text = f"<think>hm</think>{text}"
+            path = "/v1/chat/completions"
+            assert ask(server, path, False, **FORMATS[path]) == expected

@@ -4,8 +4,10 @@ except for one real server."""
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from queue import SimpleQueue
 
 import httpx
@@ -14,6 +16,9 @@ import pytest
 from tests.engine.tiny import tiny, tiny_folder
 from tests.serve.process import ServeProcess
 from tests.serve.server import make_service
+from tests.serve.test_disconnects import wait_until
+from weft.engine.background_units import Units
+from weft.engine.engine import Engine
 from weft.engine.request import RequestOutput
 from weft.serve.served_model import ServedModel
 from weft.serve.watchdog import END_SECONDS, Watchdog, predicted_seconds, stack_of
@@ -29,8 +34,19 @@ class Fixture:
         self.dog = Watchdog(self.service, lambda: self.time, self.slept.append, self.codes.append)
 
     def in_step_for(self, seconds: float) -> bool:
-        self.served.engine.step_began_at = self.time - seconds
-        return self.dog.check()
+        """Whether the process has to end, after so many seconds with regular checks."""
+        begin = self.time
+        self.served.engine.step_began_at = begin
+        return watch(self, begin, seconds)
+
+
+def watch(fixture: Fixture, begin: float, seconds: float) -> bool:
+    """Check regularly until so long after `begin`."""
+    while fixture.time < begin + seconds:
+        if fixture.dog.check():
+            return True
+        fixture.time = min(fixture.time + 5.0, begin + seconds)
+    return fixture.dog.check()
 
 
 @pytest.fixture
@@ -52,7 +68,7 @@ def test_a_long_step_is_reported_once_with_the_stack(watched, caplog):
         watched.served.engine.step_began_at = began
         assert not watched.dog.check()
     (message,) = caplog.messages
-    assert "model=decoder step_seconds=61 state=slow" in message and "wakeups.get()" in message
+    assert "model=decoder step_seconds=60 state=slow" in message and "wakeups.get()" in message
     assert watched.codes == [] and watched.service.problem is None
 
 
@@ -62,6 +78,7 @@ def test_a_stuck_engine_ends_its_requests_and_the_process(watched, caplog):
     assert not watched.in_step_for(300)
     assert watched.in_step_for(301)
     assert watched.codes == [1] and watched.slept == [END_SECONDS]
+    assert watched.time == 1000 + 300 + 301
     assert watched.service.problem == "the engine of model 'decoder' is stuck in a step for 301 s"
     assert outputs[0].error == watched.service.problem
     assert "state=failed" in caplog.text
@@ -72,7 +89,8 @@ def test_the_requests_of_other_models_end_as_well(is_stuck):
     """A stuck thread steps no other engine; the thread of an engine that failed does."""
     codes: list[int] = []
     service = make_service({"first": tiny("decoder"), "second": tiny("decoder", seed=4)})
-    dog = Watchdog(service, lambda: 1000.0, lambda seconds: None, codes.append)
+    clock = count(700.0)
+    dog = Watchdog(service, lambda: next(clock), lambda seconds: None, codes.append)
     first, second = (service.models.get(name).engine for name in ("first", "second"))
     outputs: SimpleQueue[RequestOutput] = SimpleQueue()
     second.receivers["r1"] = outputs.put
@@ -80,12 +98,57 @@ def test_the_requests_of_other_models_end_as_well(is_stuck):
         first.step_began_at = 699.0
     else:
         first.failure = RuntimeError("broken")
-    assert dog.check() and codes == [1]
+    assert any(dog.check() for _ in range(310)) and codes == [1]
     if is_stuck:
         assert not outputs.empty()
     assert outputs.get(timeout=20).error == service.problem
     first.step_began_at = None
     service.models.close()
+
+
+def test_a_pause_of_the_process_is_not_a_stuck_step(watched):
+    """As by SIGSTOP: the clock goes on, and the first check may come before the step continues."""
+    begin = watched.served.engine.step_began_at = watched.time
+    assert not watch(watched, begin, 5)
+    watched.time += 3600
+    assert not watched.dog.check() and watched.codes == []
+    assert not watch(watched, watched.time, 250)
+    assert watch(watched, watched.time, 100), "it is stuck after all"
+
+
+def test_a_command_that_hangs_is_stuck(watched):
+    go, has_begun = threading.Event(), threading.Event()
+
+    def hang(engine: Engine) -> None:
+        has_begun.set()
+        go.wait(20)
+
+    engine = watched.served.engine
+    engine.now = lambda: watched.time
+    future = engine.call(hang)
+    assert has_begun.wait(20)
+    begin, is_stuck = watched.time, watch(watched, watched.time, 301)
+    go.set()
+    future.result(20)
+    assert is_stuck and watched.codes == [1] and watched.time <= begin + 301
+    wait_until(lambda: engine.busy_since is None)
+
+
+def test_a_background_unit_that_hangs_is_stuck(watched, monkeypatch):
+    go, has_begun = threading.Event(), threading.Event()
+
+    def hang() -> Units[int]:
+        has_begun.set()
+        go.wait(20)
+        yield
+        return 7
+
+    monkeypatch.setattr("weft.engine.engine_thread.time.monotonic", lambda: watched.time)
+    future = watched.served.engine.run_units(hang())
+    assert has_begun.wait(20)
+    is_stuck = watch(watched, watched.time, 301)
+    go.set()
+    assert future.result(20) == 7 and is_stuck and watched.codes == [1]
 
 
 def test_a_step_that_is_predicted_to_be_long_is_not_stuck(watched):

@@ -94,7 +94,7 @@ class AsyncEngine:
         self.loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelivery]
         self.loops = weakref.WeakKeyDictionary()
         self.step_began_at: float | None = None
-        """While a step runs, when it began: a watchdog reads it."""
+        """While a step or commands run, when they began: a watchdog reads it."""
         self.num_failures = 0
         self.num_threads = torch.get_num_threads()
         self.failure: BaseException | None = None
@@ -250,6 +250,12 @@ class AsyncEngine:
         self.engine.abort(request_id)
 
     @property
+    def busy_since(self) -> float | None:
+        """When the step, command or background unit began that the engine thread runs now."""
+        began = self.step_began_at
+        return self.engine_thread.unit_began_at if began is None else began
+
+    @property
     def has_commands(self) -> bool:
         return bool(self.commands)
 
@@ -260,9 +266,13 @@ class AsyncEngine:
 
     def run_commands(self) -> None:
         """Engine thread: run the commands that have arrived. One that is interrupted runs again."""
-        while self.commands:
-            self.commands[0](self)
-            self.commands.popleft()
+        try:
+            while self.commands:
+                self.step_began_at = self.now()
+                self.commands[0](self)
+                self.commands.popleft()
+        finally:
+            self.step_began_at = None
         self.flush()
 
     def run_step(self, is_shared: bool = False) -> None:
@@ -420,6 +430,11 @@ class OutputStream:
         self.engine, self.num_left = engine, num_left
         """`num_left`: by request, samples whose last output has not been read."""
         self.ids = list(num_left)
+        self.num_running = dict(num_left)
+        """By request, samples whose last output has not arrived."""
+        self.when_ended: Callable[[], None] | None = None
+        """Called once in the event loop, when the engine is done with all requests, whether or not
+        the outputs have been read."""
         self.outputs: deque[RequestOutput] = deque()
         self.waiter: asyncio.Future[None] | None = None
         self.times: dict[str, RequestTimes] = {}
@@ -427,8 +442,20 @@ class OutputStream:
 
     def put(self, output: RequestOutput) -> None:
         self.outputs.append(output)
+        if output.is_end:
+            self.count_end(output)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+    def count_end(self, output: RequestOutput) -> None:
+        """A sample, or after an error a request, has its last output."""
+        left = self.num_running.get(output.request_id, 1) - 1
+        if left > 0 and output.error is None:
+            self.num_running[output.request_id] = left
+            return
+        self.num_running.pop(output.request_id, None)
+        if not self.num_running and self.when_ended is not None:
+            self.when_ended()
 
     def __aiter__(self) -> OutputStream:
         return self

@@ -76,6 +76,8 @@ class EngineThread:
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now, self.turns = now, Turns()
         self.background = BackgroundUnits()
+        self.unit_began_at: float | None = None
+        """While a background unit runs, when it began by time.monotonic."""
         self.members: list[Member] = []
         """Replaced as a whole, never changed: the thread iterates over it."""
         self.wakeups: SimpleQueue[None] = SimpleQueue()
@@ -139,12 +141,20 @@ class EngineThread:
             for member, engine in self.engines()
             if self.prepare(member, engine)
         }
-        has_run_unit = self.background.has_work and self.background.run_one()
+        has_run_unit = self.background.has_work and self.run_unit()
         if not busy:
             return has_run_unit
         member, engine = busy[self.turns.choose([*busy])]
         self.run_timed(member, engine, lambda: engine.run_step(len(busy) > 1))
         return True
+
+    def run_unit(self) -> bool:
+        """Thread: one background unit. False: there was none."""
+        self.unit_began_at = time.monotonic()
+        try:
+            return self.background.run_one()
+        finally:
+            self.unit_began_at = None
 
     def engines(self) -> Iterator[tuple[Member, SteppedEngine]]:
         """The engines that were not dropped."""

@@ -50,6 +50,8 @@ from weft.serve.streaming import ClientGoneError, until_gone
 log = logging.getLogger(__name__)
 
 MAX_ID = 128
+SEND_SECONDS = 1.0
+"""Time for a message to a client that reads, such as the error event after the deadline."""
 BODY_SECONDS = 1.0
 """Time for a body that is there, however short the timeout of its request."""
 
@@ -106,7 +108,7 @@ class CallMiddleware:
             call = HttpCall(
                 request, self.service, record.id, ANYONE, self.service.config.timeout, record
             )
-            scope["weft.call"], sender.headers, body.call = call, call.response_headers, call
+            scope["weft.call"], sender.call, body.call = call, call, call
             self.enter(call)
             if is_preflight(call):
                 await Response(status_code=204)(scope, request.receive, sender.send)
@@ -172,7 +174,8 @@ class CallMiddleware:
 
 async def load_on_demand(call: HttpCall, name: str) -> None:
     """Load a model in a thread; an ApiError 503 or 504 if that fails or takes too long."""
-    loading = asyncio.to_thread(call.service.models.load_model, name)
+    # shielded: others may wait for the same model
+    loading = asyncio.shield(asyncio.wrap_future(call.service.models.load_later(name)))
     try:
         async with asyncio.timeout_at(call.deadline):
             await until_gone(call, loading)
@@ -262,11 +265,12 @@ class LimitedBody:
 
 
 class Sender:
-    """Adds headers to the response and notes its status."""
+    """Adds headers to the response, notes its status, and waits until the deadline of the call for
+    a client that does not read."""
 
     def __init__(self, send: Send, record: RequestRecord) -> None:
         self.inner, self.record = send, record
-        self.headers: dict[str, str] = {}
+        self.call: HttpCall | None = None
         self.has_started = False
 
     async def send(self, message: Message) -> None:
@@ -277,6 +281,15 @@ class Sender:
             headers["x-request-id"] = self.record.id
             if protocol_of(self.record.route) == "anthropic":  # its clients read this one
                 headers["request-id"] = self.record.id
-            for name, value in self.headers.items():
+            for name, value in self.call.response_headers.items() if self.call else ():
                 headers[name] = value
-        await self.inner(message)
+        if self.call is None:
+            await self.inner(message)
+            return
+        earliest = asyncio.get_running_loop().time() + SEND_SECONDS
+        try:
+            async with asyncio.timeout_at(max(self.call.deadline, earliest)):
+                await self.inner(message)
+        except TimeoutError:
+            self.record.failed(self.call.timed_out())
+            raise ClientGoneError from None

@@ -105,7 +105,8 @@ class Body(BaseModel):
             return []
         if is_lenient:
             return [f"unknown fields were ignored: {', '.join(unknown)}"]
-        guess = nearest(unknown[0].removeprefix(where), type(self).model_fields)
+        names = [info.alias or name for name, info in type(self).model_fields.items()]
+        guess = nearest(unknown[0].removeprefix(where), names)
         hint = f" Did you mean '{guess}'?" if guess else ""
         raise ApiError(
             400,

@@ -75,7 +75,8 @@ class ServeConfig(Config):
     timeout: float = Field(600.0, gt=0)
     """Seconds until a request is cancelled; the header x-request-timeout lowers it."""
     max_queued: int = Field(1024, ge=1)
-    """Requests that may wait; more are answered with 429. n samples count n times."""
+    """Requests of one API key that may wait; more are answered with 429. n samples count n
+    times."""
     max_queue_seconds: float = Field(30.0, gt=0)
     """Seconds that a request may have to wait until its prompt is computed, by the measured
     rate."""

@@ -7,7 +7,8 @@ Messages have OpenAI's form (role, content as text, tool_calls, tool_call_id). T
 model's own chat template; for a template without tools a section in the style of Hermes is added to
 the system message, with a warning. `tool_choice` required or a name, and strict functions,
 constrain the text by a grammar, so that a call cannot be malformed; otherwise calls are recognized
-in the format of the model's family. Reasoning is separated from the answer.
+in the format of the model's family. With a response format the text is a call or has the format.
+Reasoning is separated from the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from weft.serve.output_parser import OutputParser
 from weft.serve.served_model import ServedModel
 from weft.serve.text_options import TextOptions, make_request
 from weft.serve.tool_formats import HermesFormat, ToolFormat
-from weft.serve.tool_grammars import after_reasoning, special_by_name, tool_grammar
+from weft.serve.tool_grammars import after_reasoning, either, special_by_name, tool_grammar
 from weft.serve.tools import FunctionTool, check_tools, with_tool_section
 
 PROMPT_END = 16
@@ -183,7 +184,7 @@ def chat_options(
     if served.reasoning is not None:
         names += served.reasoning.visible_special
     visible = options.visible_ids | visible_special_ids(served.tokenizer, names)
-    grammar = calls_grammar(served, chat, prompt) or options.grammar
+    grammar = answer_grammar(served, chat, prompt, options.grammar)
     if grammar is not None and served.reasoning is not None:
         special = special_by_name(served.tokenizer)
         grammar = after_reasoning(
@@ -192,11 +193,31 @@ def chat_options(
     return replace(options, visible_ids=visible, grammar=grammar)
 
 
+def answer_grammar(
+    served: ServedModel, chat: Conversation, prompt: ChatPrompt, wanted: Grammar | None
+) -> Grammar | None:
+    """The grammar of calls, of the wanted format, or of either if the model may choose."""
+    if wanted is None or not prompt.functions or is_call_required(chat):
+        return calls_grammar(served, chat, prompt) or wanted
+    return either(make_calls_grammar(served, chat, prompt, is_required=True), wanted)
+
+
+def is_call_required(chat: Conversation) -> bool:
+    return chat.tool_choice not in ("auto", "none")
+
+
 def calls_grammar(served: ServedModel, chat: Conversation, prompt: ChatPrompt) -> Grammar | None:
     """The grammar of calls that cannot be malformed; None: the text is free."""
-    is_required = chat.tool_choice not in ("auto", "none")
+    is_required = is_call_required(chat)
     if not prompt.functions or not (is_required or is_strict(prompt)):
         return None
+    return make_calls_grammar(served, chat, prompt, is_required)
+
+
+def make_calls_grammar(
+    served: ServedModel, chat: Conversation, prompt: ChatPrompt, is_required: bool
+) -> Grammar:
+    """The grammar of calls of a prompt's functions."""
     return tool_grammar(
         prompt.tool_format,
         prompt.functions,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from weft.engine.async_engine import OutputStream
 from weft.engine.beam_search import Hypothesis
@@ -25,6 +26,7 @@ from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.sampling_step import ALL_EXCLUDED
 from weft.serve.api_errors import ApiError, server_fault
 from weft.serve.context import HttpCall
+from weft.serve.limits import Reservation
 from weft.serve.output_parser import (
     Delta,
     OutputParser,
@@ -143,16 +145,15 @@ class Generation:
     ) -> Generation:
         """Build, check and submit the requests."""
 
-        def prepare() -> tuple[Submitted, list[PreparedRequest]]:
+        def prepare() -> tuple[Submitted, Reservation, list[PreparedRequest]]:
             built = build()
             built = replace(built, requests=call.limits.capped(built.requests))
-            call.reserve(served, built.requests)
-            return built, [served.engine.engine.prepare(one) for one in built.requests]
+            place = call.reserve(served, built.requests)
+            return built, place, [served.engine.engine.prepare(one) for one in built.requests]
 
-        built, prepared = await asyncio.to_thread(prepare)
+        built, place, prepared = await asyncio.to_thread(prepare)
         stream = served.engine.stream(*prepared)
-        for reservation in call.reservations:
-            reservation.stream = reservation.stream or stream
+        place.stream, stream.when_ended = stream, partial(call.limits.release, place)
         generation = cls(call, served, built, stream)
         call.record.started(generation)
         return generation
@@ -169,16 +170,27 @@ class Generation:
         """What each step adds to each choice. Raises an ApiError if a request fails or the call's
         deadline passes. Closing it aborts the requests."""
         try:
-            async with asyncio.timeout_at(self.call.deadline):
-                async for output in self.stream:
-                    self.call.record.received(output)
-                    for event in self.events_of(output):
-                        yield event
-        except TimeoutError:
-            raise self.call.timed_out() from None
+            while (output := await self.next_output()) is not None:
+                self.call.record.received(output)
+                for event in self.events_of(output):
+                    yield event
         finally:
             self.stream.close()
             self.finish_usage()
+
+    async def next_output(self) -> RequestOutput | None:
+        """The next output of the engine; None after the last one. The deadline is set anew for
+        each: every chunk of a stream is awaited by a task of its own, and a timeout ends only the
+        task in which it was set."""
+        if asyncio.get_running_loop().time() >= self.call.deadline:
+            raise self.call.timed_out()
+        if self.stream.outputs:
+            return await anext(self.stream, None)
+        try:
+            async with asyncio.timeout_at(self.call.deadline):
+                return await anext(self.stream, None)
+        except TimeoutError:
+            raise self.call.timed_out() from None
 
     def events_of(self, output: RequestOutput) -> list[ChoiceEvent]:
         """The events of one engine output."""

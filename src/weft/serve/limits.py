@@ -1,12 +1,14 @@
 """Load shedding: requests that would wait too long are answered with 429 and when to try again.
 
     reservation = limits.reserve(served, key, requests)     raises an ApiError 429
-    limits.release(reservation)                             when the HTTP request has ended
+    limits.release(reservation)             when the engine is done, or the HTTP request has ended
 
 The queue of a model is bounded in requests, of which n samples count n times, in seconds by the
 measured rate, and in tokens. What has been accepted but not yet seen by the scheduler, which looks
 at new requests between two steps, is counted too. A single request is accepted whatever its size
-while the queue has room: refusing it would not help anyone.
+while the queue has room: refusing it would not help anyone. Each API key has its own queue with
+these bounds, and the scheduler serves keys equally, so that one with many requests does not keep
+another from being admitted; all together are bounded by TOTAL_SHARE times as much.
 
     Retry-After = MARGIN * (work ahead - bound) / rate      between 1 and 60 seconds
 
@@ -22,18 +24,19 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.engine.async_engine import OutputStream
 from weft.engine.request import GenerationRequest
-from weft.engine.scheduling.scheduler_state import SchedulerLoad
+from weft.engine.scheduling.scheduler_state import KeyLoad, SchedulerLoad
 from weft.serve.api_errors import ApiError
 from weft.serve.retry_queue import RetryQueue, fingerprint_of
 from weft.serve.served_model import ServedModel
 
 MIN_RETRY, MAX_RETRY = 1.0, 60.0
-DUE_SHARE, FREE_SHARE = 1.25, 0.5
+DUE_SHARE, FREE_SHARE, TOTAL_SHARE = 1.25, 0.5, 4.0
 MARGIN = 1.15
 """Clients are told this many times the expected wait: one that returns too early has to come again,
 and the rate is overestimated while the first requests of a burst do not decode yet."""
@@ -81,14 +84,27 @@ class QueuedWork:
 
 
 @dataclass
-class ModelQueue:
-    """What is accepted for one model, and what was refused."""
+class KeyQueue:
+    """What is accepted for one API key and model, and what was refused."""
 
     num_sequences: int = 0
     """Of all reservations."""
     unseen: set[Reservation] = field(default_factory=set)
     """Reservations that the scheduler does not know of yet."""
     refused: RetryQueue = field(default_factory=RetryQueue)
+
+    @property
+    def num_unseen_tokens(self) -> int:
+        self.unseen = {one for one in self.unseen if not one.is_seen}
+        return sum(one.num_tokens for one in self.unseen)
+
+
+@dataclass
+class ModelQueue:
+    """The queues of one model."""
+
+    keys: defaultdict[str, KeyQueue] = field(default_factory=lambda: defaultdict(KeyQueue))
+    """By name of the API key."""
     load: SchedulerLoad | None = None
     load_of: tuple[int, ...] = ()
     """The step in which `load` was counted."""
@@ -105,20 +121,34 @@ class ModelQueue:
 
     def work(self, served: ServedModel) -> QueuedWork:
         """What waits for a model now."""
-        load = self.current_load(served)
-        self.unseen = {one for one in self.unseen if not one.is_seen}
-        accepted = self.num_sequences - served.engine.engine.scheduler.state.num_running
+        load, queues = self.current_load(served), list(self.keys.values())
+        accepted = sum(one.num_sequences for one in queues)
+        accepted -= served.engine.engine.scheduler.state.num_running
         return QueuedWork(
             max(accepted, load.num_waiting + len(served.engine.commands)),
-            load.tokens_ahead + sum(one.num_tokens for one in self.unseen),
+            load.tokens_ahead + sum(one.num_unseen_tokens for one in queues),
             load.drain_rate,
             load.admission_rate,
+        )
+
+    def work_of(self, served: ServedModel, key: str) -> QueuedWork:
+        """What waits for a model of one key, which has an equal share of the rates."""
+        others = [one for name, one in self.keys.items() if name != key and one.num_sequences > 0]
+        if not others:
+            return self.work(served)
+        load, queue = self.current_load(served), self.keys[key]
+        seen, num_keys = load.keys.get(key, KeyLoad()), len(others) + 1
+        return QueuedWork(
+            max(queue.num_sequences - seen.num_running, seen.num_waiting),
+            seen.tokens_ahead + queue.num_unseen_tokens,
+            load.drain_rate / num_keys,
+            load.admission_rate / num_keys,
         )
 
 
 @dataclass
 class Limits:
-    """Bounds of the queue of each model, and of each API key. Thread-safe."""
+    """Bounds of the queue of each API key at each model. Thread-safe."""
 
     max_queued: int = 1024
     max_queue_seconds: float = 30.0
@@ -155,7 +185,7 @@ class Limits:
         with self.lock:
             self.check_key(key, num_sequences)
             self.check_queue(served, reservation, fingerprint, max_queued_tokens)
-            queue = self.queue_of(served)
+            queue = self.queue_of(served).keys[key]
             queue.num_sequences += num_sequences
             queue.unseen.add(reservation)
             self.reservations.add(reservation)
@@ -166,7 +196,7 @@ class Limits:
         with self.lock:
             if reservation in self.reservations:
                 self.reservations.remove(reservation)
-                queue = self.queues[reservation.model]
+                queue = self.queues[reservation.model].keys[reservation.key]
                 queue.num_sequences -= reservation.num_sequences
                 queue.unseen.discard(reservation)
 
@@ -203,11 +233,16 @@ class Limits:
         self, served: ServedModel, request: Reservation, fingerprint: int, token_bound: int | None
     ) -> None:
         """Raise an ApiError 429 if a request would wait too long, and remember it."""
-        queue, now = self.queue_of(served), self.now()
-        work, ticket = queue.work(served), queue.refused.find(fingerprint, now)
+        model, now = self.queue_of(served), self.now()
+        queue, work = model.keys[request.key], model.work_of(served, request.key)
+        ticket = queue.refused.find(fingerprint, now)
         ahead = work.plus(*queue.refused.ahead_of(ticket))
         wait = self.excess(ahead, request.num_tokens, token_bound)
         wait = None if wait is None else MARGIN * wait
+        everything = model.work(served)
+        too_much = self.excess(everything, request.num_tokens, token_bound, TOTAL_SHARE)
+        if too_much is not None:
+            raise too_busy(busy_sentence(everything, 0), max(too_much, wait or 0.0))
         share = DUE_SHARE if ticket is not None and ticket.is_due(now) else 1.0
         if (
             wait is None

@@ -19,7 +19,7 @@ from weft.engine.grammar import Grammar, make_grammar
 from weft.sampling.params import MAX_LOGPROBS
 from weft.serve.api_errors import ApiError, error_body
 from weft.serve.api_route import ApiRoute
-from weft.serve.bodies import NoEffect, TemplateVariable, rejected
+from weft.serve.bodies import Body, NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, content_text, start_chat
 from weft.serve.generation import Choice, ChoiceEvent, Generation
@@ -68,25 +68,21 @@ class ChatMessage(BaseModel):
     reasoning_content: str | None = None
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(Body):
     """The schema of response_format."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
-
-    name: str | None = None
+    name: NoEffect[str] = None
+    description: NoEffect[str] = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
-    strict: bool | None = None
+    strict: NoEffect[bool] = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Body):
     """text, json_object or json_schema."""
-
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
-    """llama-server's place of the schema."""
+    schema_: dict[str, Any] | None = Field(None, alias="schema")  # llama-server's place of it
 
 
 class ChatBody(SamplingBody, ToolFields):
@@ -107,7 +103,7 @@ class ChatBody(SamplingBody, ToolFields):
     prompt_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     """Return the log-probability of each token of the prompt, and of the N most likely ones."""
     response_format: ResponseFormat | None = None
-    """json_object, or json_schema with a schema: the answer is valid JSON."""
+    """json_object, or json_schema with a schema: the answer is valid JSON, or with tools a call."""
     reasoning_effort: TemplateVariable[str] = None
     """none, minimal, low, medium, high, xhigh or max, for templates that know it."""
     verbosity: TemplateVariable[str] = None

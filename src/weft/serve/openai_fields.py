@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from weft.core.errors import UsageError
 from weft.engine.beam_search import BeamConfig
@@ -30,16 +30,15 @@ MAX_N = 128
 Stop = str | list[str] | None
 
 
-class StreamOptions(BaseModel):
-    """Options of a streamed response."""
+class StreamOptions(Body):
+    """Options of a streamed response: include_usage sends a last chunk with the token counts."""
 
     include_usage: bool = False
-    """Send a last chunk with the token counts."""
-    include_obfuscation: bool | None = None
-    continuous_usage_stats: bool | None = None
+    include_obfuscation: NoEffect[bool] = None
+    continuous_usage_stats: NoEffect[bool] = None
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(Body):
     """vLLM's constraints of the text; one of them."""
 
     json_: Any = Field(None, alias="json")
@@ -47,6 +46,13 @@ class StructuredOutputs(BaseModel):
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: Annotated[Any, rejected("use tools, or a grammar.")] = None
+    whitespace_pattern: Annotated[Any, rejected("use a grammar.")] = None
+    disable_fallback: NoEffect[bool] = None
+    disable_any_whitespace: Annotated[Any, rejected("use a grammar.")] = None
+    disable_additional_properties: Annotated[
+        Any, rejected("put additionalProperties into the schema.")
+    ] = None
 
 
 class SamplingBody(Body):
@@ -91,7 +97,8 @@ class SamplingBody(Body):
     structured_outputs: StructuredOutputs | None = None
     """json, regex, choice, grammar or json_object: the text matches it."""
     use_beam_search: bool | None = None
-    """Beam search instead of sampling; best_of is its width."""
+    """Beam search instead of sampling; best_of is its width. Fields that choose or stop samples,
+    logprobs, grammars and tools cannot be used with it."""
     length_penalty: float | None = None
     """Exponent of the length by which the score of a beam search is divided."""
     cache_salt: str | None = None
@@ -144,6 +151,49 @@ def structured_grammar(options: StructuredOutputs | None) -> Grammar | None:
     return make_grammar(kinds[0], wanted[kinds[0]]) if kinds else None
 
 
+WITHOUT_EFFECT_IN_BEAMS: dict[str, tuple[object, ...]] = {
+    "temperature": (0, 1),  # vLLM's clients send 0
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "stop": ("", []),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "structured_outputs": (StructuredOutputs(),),
+    "logprobs": (False,),
+    "tools": ([],),
+    "functions": ([],),
+}
+"""Fields that a beam search cannot honor, and the values with which they ask for nothing."""
+
+
+def check_beam_fields(body: SamplingBody, grammar: Grammar | None) -> None:
+    """Raise an ApiError for a field that a beam search would ignore."""
+    given = {name: getattr(body, name, None) for name in WITHOUT_EFFECT_IN_BEAMS}
+    ignored = [
+        name
+        for name, value in given.items()
+        if value is not None and not any(value == one for one in WITHOUT_EFFECT_IN_BEAMS[name])
+    ]
+    if grammar is not None:
+        ignored.append("response_format")
+    if type(given["logprobs"]) is int:  # of completions: 0 asks for those of the tokens
+        ignored.append("logprobs")
+    if ignored:
+        raise ApiError(
+            400,
+            f"{ignored[0]} cannot be used with use_beam_search: a beam search compares whole texts "
+            f"by their log-probabilities. Leave out {ignored[0]} or use_beam_search.",
+            ignored[0],
+        )
+
+
 def text_options(
     body: SamplingBody,
     served: ServedModel,
@@ -158,6 +208,7 @@ def text_options(
         values["logprobs"] = logprobs
     beam = None
     if body.use_beam_search:
+        check_beam_fields(body, grammar)
         penalty = 1.0 if body.length_penalty is None else body.length_penalty
         beam = BeamConfig(best_of or n, penalty, n)
     return TextOptions(

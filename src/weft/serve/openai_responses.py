@@ -18,13 +18,13 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from weft.engine.grammar import Grammar, make_grammar
 from weft.serve.api_errors import ApiError
 from weft.serve.api_route import ApiRoute
-from weft.serve.bodies import NoEffect, TemplateVariable, rejected
+from weft.serve.bodies import Body, NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt, start_chat
 from weft.serve.generation import Generation
@@ -54,31 +54,29 @@ CREATED[200]["links"] = {
 """Routes that take the id of a response that was created."""
 
 
-class TextFormat(BaseModel):
+class TextFormat(Body):
     """text, json_object, or json_schema with a schema."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
-
     type: Literal["text", "json_object", "json_schema"] = "text"
+    name: NoEffect[str] = None
+    description: NoEffect[str] = None
+    strict: NoEffect[bool] = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
-class TextConfig(BaseModel):
+class TextConfig(Body):
     """How the text is written."""
-
-    model_config = ConfigDict(extra="allow")
 
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
-class ReasoningConfig(BaseModel):
+class ReasoningConfig(Body):
     """How the model reasons."""
 
-    model_config = ConfigDict(extra="allow")
-
     effort: str | None = None
-    summary: str | None = None
+    summary: NoEffect[str] = None
+    generate_summary: NoEffect[str] = None
 
 
 class ResponseInput(ToolFields):
@@ -322,7 +320,7 @@ class ResponseWriter:
         """The settings of the request."""
         body, sampling = self.body, self.generation.requests[0].sampling
         text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
-        reasoning = body.reasoning.model_dump() if body.reasoning else {}
+        reasoning = body.reasoning.model_dump(exclude_none=True) if body.reasoning else {}
         return {
             "model": body.model or self.generation.served.name,
             "instructions": body.instructions,

@@ -5,7 +5,8 @@
 
 Names with `:latest`, as Ollama's clients send them, are the same as without. Loading takes place in
 a thread. While the models of the command line load, requests for them are answered with 503 and
-what is loading; a request for a model that is loaded on demand waits for it (app.py).
+what is loading; a request for a model that is loaded on demand waits for it (app.py). Such models
+are loaded in a thread of their own, and no other thread waits meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from weft.core.errors import UsageError, WeftError
@@ -150,6 +152,10 @@ class ModelRegistry:
         self.failures: dict[str, str] = {}
         """Models that could not be loaded, with the sentence that says why."""
         self.lock = threading.Lock()
+        self.loader: ThreadPoolExecutor | None = None
+        """Loads models on demand, one at a time."""
+        self.futures: dict[str, Future[ServedModel]] = {}
+        """Of the models that it loads or will load."""
         for alias, name in self.aliases.items():
             if name not in self.paths or alias in self.paths:
                 raise UsageError(
@@ -182,6 +188,16 @@ class ModelRegistry:
                     self.failures[name] = str(error)
                     raise
             return self.models[name]
+
+    def load_later(self, name: str) -> Future[ServedModel]:
+        """Event loop: load a model in a thread. All who wait for it share one future; a load that
+        has failed is repeated by the next call."""
+        future = self.futures.get(name)
+        if future is None or future.done():
+            if self.loader is None:
+                self.loader = ThreadPoolExecutor(1, "weft-on-demand")
+            future = self.futures[name] = self.loader.submit(self.load_model, name)
+        return future
 
     def make_model(self, name: str) -> ServedModel:
         """Load a model; nothing is left of one that cannot be served."""
@@ -223,6 +239,8 @@ class ModelRegistry:
 
     def close(self) -> None:
         """End the engines and their thread."""
+        if self.loader is not None:
+            self.loader.shutdown(cancel_futures=True)
         for served in self.models.values():
             served.loaded.close()
         if self.thread is not None:

@@ -131,6 +131,8 @@ class ChunkResponse(Response):
             await asyncio.wait({sender, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not sender.done():
                 self.call.record.disconnected()
+            else:
+                sender.result()
         finally:
             for task in (sender, gone):
                 await cancel(task)

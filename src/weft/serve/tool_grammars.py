@@ -2,6 +2,7 @@
 
     required    one call or more and nothing else: known names, arguments valid under their schemas
     optional    any text; from a marker on, a call as above
+    either      a call as above, or an answer in the caller's format
 
 Where the output also may have reasoning, `after_reasoning` puts it before any grammar.
 """
@@ -134,6 +135,22 @@ def without_in(key: str, item: Any, depth: int) -> Any:
     return without_descriptions(item, depth)
 
 
+def either(calls: Grammar, answer: Grammar) -> Grammar:
+    """Calls, or an answer in the format that the caller asks for."""
+    outer = {"name": "answer", "lark_grammar": f"{OPTIONS}start: @calls | @format\n"}
+    named = {"calls": calls, "format": answer}
+    parts = [{"name": name, "lark_grammar": one.lark} for name, one in named.items()]
+    return Grammar(json.dumps({"grammars": [outer, *parts]}))
+
+
+def parts_of(grammar: Grammar) -> list[dict[str, str]]:
+    """The grammars of `either`, or a single one, as `answer`."""
+    if grammar.lark.startswith('{"grammars"'):
+        parts: list[dict[str, str]] = json.loads(grammar.lark)["grammars"]
+        return parts
+    return [{"name": "answer", "lark_grammar": grammar.lark}]
+
+
 def after_reasoning(
     grammar: Grammar,
     reasoning: ReasoningFormat,
@@ -149,8 +166,7 @@ def after_reasoning(
     start = body if is_in_reasoning else f"(WS {mark(reasoning.start, ids)} {body}) | @answer"
     rules = f"start: {start}\nreasoning{is_lazy}: TEXT {mark(reasoning.end, ids)}\n"
     outer = {"name": "outer", "lark_grammar": f"{OPTIONS}{rules}{TEXT}{SPACE}"}
-    answer = {"name": "answer", "lark_grammar": grammar.lark}
-    return Grammar(json.dumps({"grammars": [outer, answer]}))
+    return Grammar(json.dumps({"grammars": [outer, *parts_of(grammar)]}))
 
 
 def special_by_name(tokenizer: Tokenizer) -> dict[str, int]:

@@ -4,8 +4,11 @@
     longer than 300 s and 20 times   /health is 503, running requests end with an error event, and
     the predicted time, or dead      the process exits with 1, so that a service manager restarts it
 
-A stuck kernel cannot be interrupted from within the process, so there is no gentler remedy. The
-prediction is the time of a step with the largest number of tokens, at the measured rates.
+Commands (a cache that is saved) and background units (rows of /v1/attention) count as steps. Only
+time in which the watchdog ran counts: after a pause of the whole process, as by SIGSTOP, a step is
+not stuck because the clock went on. A stuck kernel cannot be interrupted from within the process,
+so there is no gentler remedy. The prediction is the time of a step with the largest number of
+tokens, at the measured rates.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ WARN_SECONDS = 60.0
 STUCK_SECONDS = 300.0
 STUCK_FACTOR = 20.0
 CHECK_SECONDS = 1.0
+MAX_GAP_SECONDS = 10.0
+"""Between two checks at most so much time counts; a busy machine may delay them."""
 END_SECONDS = 2.0
 """Time for error events to be sent before the process exits."""
 
@@ -51,6 +56,10 @@ class Watchdog:
     warned_steps: dict[str, float] = field(default_factory=dict)
     """By model, the beginning of the last step that was reported."""
     is_stopped: bool = False
+    checked_at: float | None = None
+    """Time of the last check."""
+    observed: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By model, the beginning of its step and the seconds of it in which the watchdog ran."""
 
     def start(self) -> None:
         threading.Thread(target=self.run, name="weft-watchdog", daemon=True).start()
@@ -67,19 +76,34 @@ class Watchdog:
 
     def check(self) -> bool:
         """Look at all engines once; True if the process has to end (or tests say that it has)."""
+        now = self.now()
+        gap = 0.0 if self.checked_at is None else min(now - self.checked_at, MAX_GAP_SECONDS)
+        self.checked_at = now
         for served in list(self.service.models.models.values()):
+            self.observe(served, now, gap)
             problem = self.problem_with(served)
             if problem is not None and not self.is_stopped:
                 self.give_up(served, problem)
                 return True
         return False
 
+    def observe(self, served: ServedModel, now: float, gap: float) -> None:
+        """Count the time since the last check for the step that runs."""
+        began = served.engine.busy_since
+        if began is None:
+            self.observed.pop(served.name, None)
+            return
+        last_began, seconds = self.observed.get(served.name, (began, 0.0))
+        if last_began != began:
+            seconds = 0.0
+        self.observed[served.name] = (began, seconds + max(0.0, min(gap, now - began)))
+
     def problem_with(self, served: ServedModel) -> str | None:
         """Why an engine cannot work any more; None: it can. Reports long steps."""
         engine = served.engine
         if not engine.is_alive:
             return f"the engine of model '{served.name}' has stopped"
-        began = engine.step_began_at
+        began, observed = self.observed.get(served.name, (None, 0.0))
         seconds = 0.0 if began is None else self.now() - began
         if began is None or seconds < WARN_SECONDS:
             return None
@@ -89,7 +113,7 @@ class Watchdog:
                 "model=%s step_seconds=%.0f state=slow stack:\n%s",
                 *(served.name, seconds, stack_of(engine.thread)),
             )
-        if seconds > max(STUCK_SECONDS, STUCK_FACTOR * predicted_seconds(served)):
+        if observed > max(STUCK_SECONDS, STUCK_FACTOR * predicted_seconds(served)):
             return f"the engine of model '{served.name}' is stuck in a step for {seconds:.0f} s"
         return None
 
@@ -109,7 +133,7 @@ class Watchdog:
 
     def stopped_engines(self, served: ServedModel) -> list[AsyncEngine]:
         """The engine that has failed, or all engines of the thread that is stuck in a step."""
-        if served.engine.step_began_at is None:
+        if served.engine.busy_since is None:
             return [served.engine]
         engines = [one.engine for one in list(self.service.models.models.values())]
         return [one for one in engines if one.engine_thread is served.engine.engine_thread]

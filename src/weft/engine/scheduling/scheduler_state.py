@@ -3,8 +3,8 @@ cache, and the counters. Also the engine statistics that are computed from it.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from weft.cache.kv_cache_manager import KVCacheManager
 from weft.cache.page_tables import PageTables
@@ -22,6 +22,17 @@ from weft.engine.scheduling.sequence import (
 from weft.engine.scheduling.step_times import DrainRate, StepTimes
 from weft.engine.scheduling.waiting_queue import WaitingQueue
 from weft.engine.stats import EngineStats, SchedulerStats, best_hits, ratio
+
+
+@dataclass
+class KeyLoad:
+    """The part of one API key in the work that waits."""
+
+    num_waiting: int = 0
+    """Requests."""
+    num_running: int = 0
+    """Sequences."""
+    tokens_ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,8 @@ class SchedulerLoad:
     average; 0.0: not measured yet."""
     admission_rate: float
     """Requests that were admitted in a second while others waited; 0.0: not measured yet."""
+    keys: Mapping[str, KeyLoad] = field(default_factory=dict)
+    """By API key."""
 
 
 class SchedulerState:
@@ -216,15 +229,29 @@ class SchedulerState:
     def load(self) -> SchedulerLoad:
         """The work that waits, and the measured rates. May be called in any thread."""
         groups, num_running = list(self.groups.values()), len(self.running)
+        keys = self.load_by_key(groups)
         return SchedulerLoad(
             num_waiting=max(0, len(groups) - num_running),
             num_running=num_running,
-            tokens_ahead=sum(group.num_uncomputed for group in groups),
+            tokens_ahead=sum(one.tokens_ahead for one in keys.values()),
             prefill_rate=self.step_times.prefill_rate,
             decode_rate=self.step_times.decode_rate,
             drain_rate=self.drain_rate.token_rate,
             admission_rate=self.drain_rate.request_rate,
+            keys=keys,
         )
+
+    def load_by_key(self, groups: Iterable[SequenceGroup]) -> dict[str, KeyLoad]:
+        """The loads of the API keys of some groups."""
+        keys: dict[str, KeyLoad] = {}
+        for group in groups:
+            load = keys.setdefault(group.request.key, KeyLoad())
+            load.tokens_ahead += group.num_uncomputed
+            if group.request.id in self.running:
+                load.num_running += group.request.num_sequences
+            else:
+                load.num_waiting += 1
+        return keys
 
     def engine_stats(self) -> EngineStats:
         """Counters so far and the current use of pages."""
