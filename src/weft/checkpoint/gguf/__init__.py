@@ -7,6 +7,7 @@ writer             a Checkpoint -> a file
 tensors            tensors as float32 or quantized, under GGUF's or Hugging Face's names
 dequantize         blocks -> float32
 quantized_blocks   blocks -> QuantizedMatrix
+loaded_size        the header -> memory that the weights take when they are loaded
 special_ids        ids of BOS, EOS and PAD
 vocabularies/      tokenizers, one file per kind
 
