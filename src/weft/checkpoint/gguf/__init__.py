@@ -1,6 +1,7 @@
 """GGUF files, llama.cpp's format: one file with settings, tokenizer and (quantized) weights.
 
 header             metadata and tensor table, without tensor data
+skipped_strings    arrays of strings that are skipped
 hf_names           the header in Hugging Face's terms: values of a config.json, tensor names
 reader             a file as if it were a Hugging Face folder -> a Checkpoint
 writer             a Checkpoint -> a file

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 
 from weft.checkpoint.gguf.header import GGUFHeader, read_header
-from weft.checkpoint.gguf.hf_names import MERGES, HFTensorNames, read_config
+from weft.checkpoint.gguf.hf_names import VOCABULARY, HFTensorNames, read_config
 from weft.checkpoint.hf_header import read_hf_header
 from weft.checkpoint.weight_rules import WeightRule
 from weft.core.quantized import GROUP
@@ -25,7 +25,7 @@ BITS = {"Q8_0": 8, "Q4_0": 4, "Q4_1": 4}
 def loaded_size(path: Path, item_bytes: int, can_pack: bool) -> tuple[int, ModelConfig]:
     """Bytes of the weights in memory, and the settings of the model. `item_bytes`: of a float;
     `can_pack`: whether quantized matrices stay quantized."""
-    header = read_header(path, skipped=(MERGES,))
+    header = read_header(path, skipped=VOCABULARY)
     values, names = read_config(header)
     described = read_hf_header(values, values, path, names.shapes, path)
     shapes = weight_shapes(described.config)
