@@ -19,9 +19,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.hf_header import BIN_INDEX
 from weft.checkpoint.huggingface import open_tensors
 from weft.checkpoint.pickle_files import FAIRSEQ_PACKAGES, Placeholder, open_pickle, read_pickle
+from weft.checkpoint.pickle_header import BIN_INDEX
 from weft.core.errors import DataError
 
 DTYPES = [

@@ -75,7 +75,9 @@ def test_schemas_beyond_the_limits_are_refused_at_once(name: str) -> None:
         ("a{2,99999999999}", "repeats something 99999999999 times"),
         ("(a{2}){3,100001}", "repeats something 100001 times"),
         (".*" * 20_000, "has 20000 quantifiers .* at most 1000"),
-        ("(" * 2000 + "a" + ")" * 2000, "the grammar cannot be compiled"),
+        ("(" * 2000 + "a" + ")" * 2000, "more than 64 nested groups: at most 64 are allowed"),
+        ("(?:" * 65 + "a" + ")+" * 65, "more than 64 nested groups"),
+        ("[" * 65 + "a" + "]" * 65, "more than 64 nested groups"),
     ],
 )
 def test_expressions_beyond_the_limits_are_refused(pattern: str, message: str) -> None:
@@ -86,6 +88,16 @@ def test_expressions_beyond_the_limits_are_refused(pattern: str, message: str) -
 def test_counts_are_found_where_they_are_repetitions() -> None:
     assert check_regex(r"\{200000\}[{200000}]\p{Greek}\x{1F600}\*") == 0
     assert check_regex(r"a{2}b{3,}c{4,5}[a-z]*(x+)?[]*]?") == 7
+
+
+def test_groups_are_counted_where_they_are_nested() -> None:
+    deep = "(" * 64 + "a" + ")" * 64
+    assert check_regex(deep + "(b)" * 100 + r"\(" * 100 + "[(]" * 100) == 0
+    check_lark(f"start: /{deep}/ A // {'(' * 100}\nA: {'(' * 64} 'a' {')' * 64}")
+    for source in (f"start: /({deep})/", f"start: {'(' * 65}'a'{')' * 65}"):
+        with pytest.raises(UsageError, match="has more than 64 nested"):
+            check_lark(source)
+    grammar_of(None, deep)
 
 
 HANGING: dict[str, dict[str, Any]] = {

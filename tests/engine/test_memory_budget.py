@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch import nn
 
+from tests.checkpoint.gguf.test_quantized_model import LLAMA, write
+from weft.checkpoint import tensor_source
+from weft.checkpoint.description import describe
+from weft.checkpoint.formats import load_checkpoint
+from weft.checkpoint.huggingface import save_hf
 from weft.cli.app import main
-from weft.core.errors import ConfigError, UsageError
+from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.memory import MemoryLimit
 from weft.engine import memory_budget
 from weft.engine.config import EngineConfig
@@ -20,6 +29,11 @@ from weft.engine.engine import Engine
 from weft.engine.memory_budget import GIB, check_weights, weight_bytes, workspace_bytes
 from weft.engine.request import GenerationRequest
 from weft.engine.scheduling.admission import longest_sequence
+from weft.models.config import ModelConfig
+from weft.models.cost import cost_of
+from weft.models.weight_shapes import weight_shapes
+from weft.nn.memoryless import is_memoryless
+from weft.nn.packed_modules import packed_modules
 
 from .tiny import tiny, tiny_folder
 
@@ -79,27 +93,99 @@ def test_pages_for_the_longest_sequence_are_limited_by_the_memory(
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     half_a_gib: MemoryLimit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "big.gguf").write_bytes(b"GGUF")
-    with (tmp_path / "big.gguf").open("r+b") as file:
-        file.truncate(3 * GIB)  # a sparse file
-    message = r"needs 4\.00 GiB \(3\.00 GiB of weights, 1\.00 GiB of KV cache\).*a smaller model"
+    """A folder whose weights are a sparse file: reading 3 GiB would take seconds."""
+    big = tiny_folder(tmp_path / "big", "decoder")
+    settings = json.loads((big / "config.json").read_text())
+    settings["model"] |= {"width": 4096, "num_layers": 4}
+    (big / "config.json").write_text(json.dumps(settings))
+    shapes = weight_shapes(ModelConfig.from_dict(settings["model"]))
+    write_sparse(big / "model.safetensors", shapes)
+    message = (
+        r"needs 4\.\d\d GiB \(3\.0\d GiB of weights, 1\.00 GiB of KV cache, 0\.\d\d GiB of work"
+    )
     with pytest.raises(UsageError, match=message):
-        check_weights(tmp_path / "big.gguf", EngineConfig())
-    with pytest.raises(UsageError, match=r"needs 3\.00 GiB \(3\.00 GiB of weights\)"):
-        check_weights(tmp_path / "big.gguf", EngineConfig(cache_gib="auto"))
+        check_weights(big, EngineConfig())
+    with pytest.raises(
+        UsageError, match=r"\(3\.0\d GiB of weights, .* of workspace\).* a smaller mod"
+    ):
+        check_weights(big, EngineConfig(cache_gib="auto"))
+    assert main(["generate", str(big), "the", "--max-tokens", "2"]) == 2
+    assert "GiB of weights" in capsys.readouterr().err
     folder = tiny_folder(tmp_path / "model", "decoder")
     assert main(["generate", str(folder), "the", "--max-tokens", "2"]) == 2
     assert "but only 0.50 GiB are left of the memory limit" in capsys.readouterr().err
     assert main(["generate", str(folder), "the", "--max-tokens", "2", "--cache", "auto"]) == 0
 
 
-@pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 1), (torch.bfloat16, 2)])
-def test_half_precision_becomes_float32(dtype: torch.dtype, factor: int, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        save_file({"x": torch.zeros(1000, dtype=dtype)}, tmp_path / f"{name}.safetensors")
-    size = sum(file.stat().st_size for file in tmp_path.iterdir())
-    assert weight_bytes(tmp_path) == factor * size
-    assert weight_bytes(tmp_path / "nothing") == 0
+def write_sparse(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """A safetensors file of float32 zeros that takes no space on the disk."""
+    entries, at = {}, 0
+    for name, shape in shapes.items():
+        end = at + 4 * prod(shape)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, end]}
+        at = end
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + at)
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Memory of the weights of a loaded model."""
+    layers = packed_modules(model)
+    matrices = {id(matrix): matrix for layer in layers for matrix in layer.matrices.values()}
+    floats = {w.data_ptr(): w.nbytes for w in model.parameters() if not is_memoryless(w)}
+    return sum(floats.values()) + sum(matrix.num_bytes for matrix in matrices.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("llama", kind) for kind in ("F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q8_0")]
+    + [(name, "Q8_0") for name in ("llama, untied", "gpt2", "deepseek", "t5")],
+)
+def test_the_weights_of_a_gguf_file_take_the_stated_memory(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half precision and most quantized types become float32, as do transposed matrices."""
+    path = write(tmp_path, monkeypatch, name, rest=kind)
+    held = held_bytes(load_checkpoint(path).model)
+    # panels of 16 outputs are filled up
+    assert 0.9 * held < weight_bytes(path) <= held
+    monkeypatch.setattr(tensor_source, "native", lambda: None)
+    floats = weight_bytes(path)
+    assert floats == pytest.approx(4 * cost_of(describe(path).config).parameters, rel=0.01)
+    assert weight_bytes(path, torch.bfloat16) == floats / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_half_precision_becomes_float32(dtype: torch.dtype, file: str, tmp_path: Path) -> None:
+    """Files that are not read, such as a second format of the same weights, are not counted."""
+    folder = tmp_path / "hf"
+    save_hf(tiny("decoder", seed=1, **LLAMA), folder, "llama")
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    halves = {name: tensor.to(dtype) for name, tensor in state.items()}
+    # a first tensor in float32 says nothing about the others
+    halves = {"model.norm.weight": state["model.norm.weight"], **halves}
+    (save_file if file.endswith("safetensors") else torch.save)(halves, folder / file)
+    (folder / "consolidated.bin").write_bytes(b"other weights")
+    assert weight_bytes(folder) == held_bytes(load_checkpoint(folder).model)
+    assert weight_bytes(folder, torch.bfloat16) == weight_bytes(folder) / 2
+    assert weight_bytes(tmp_path / "nothing") == weight_bytes(tmp_path) == 0
+
+
+def test_the_weights_of_a_checkpoint_of_a_run_are_counted() -> None:
+    run = Path(__file__).parents[1] / "data" / "format_1" / "run"
+    assert weight_bytes(run) == held_bytes(load_checkpoint(run).model)
+
+
+def test_a_file_that_cannot_be_read_is_left_to_the_loader(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    check_weights(tmp_path / "broken.gguf", EngineConfig())
+    with pytest.raises(DataError, match="the version needs 4 bytes"):
+        load_checkpoint(tmp_path / "broken.gguf")
 
 
 def test_settings_name_the_number_or_auto() -> None:

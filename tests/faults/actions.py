@@ -83,9 +83,11 @@ def reported(function: Callable[..., None]) -> Callable[..., int]:
 
 @reported
 def write_inputs() -> None:
-    """A recipe and a text to train on."""
+    """A recipe, a text and pairs to train on."""
     Path("recipe.toml").write_text(RECIPE)
     Path("corpus.txt").write_text("".join(f"{line} {n}\n" for n in range(12) for line in LINES))
+    for language, word in (("en", "cats"), ("de", "Katzen")):
+        Path(f"pairs.{language}").write_text("".join(f"{n} {word} {n + 1}\n" for n in range(36)))
 
 
 def checkpoint(seed: str, width: str, template: str | None) -> Checkpoint:

@@ -51,6 +51,7 @@ def changes(*settings: str) -> Command:
 
 MODEL = ("save_model", "model", "3")
 TRAIN = ("weft", "train", "recipe.toml", "--text", "corpus.txt", "--out", "runs/lm")
+TRANSLATE = ("weft", "train", "recipe.toml", "--pairs", "pairs.en", "pairs.de", "--out", "runs/mt")
 HF = ("weft", "convert", "model", "new/out", "--to", "hf", "--max-shard-size", "20KB")
 SCENARIOS = [
     Scenario("save", ("save_model", "new/model", "4"), (), ("describe_model", "new/model")),
@@ -64,6 +65,12 @@ SCENARIOS = [
     Scenario(
         "train",
         TRAIN,
+        (("write_inputs",),),
+        phases=phases_of_run,
+    ),
+    Scenario(
+        "train translator",
+        (*TRANSLATE, "--set", "model.kind=encoder-decoder"),
         (("write_inputs",),),
         phases=phases_of_run,
     ),

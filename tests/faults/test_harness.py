@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from .conftest import need_strace
 from .filesystem import Loss, read_tree, replay, write_tree
 from .harness import Harness
 from .recorder import CHANGES, WRITES, record
@@ -18,6 +19,15 @@ from .tracer import count_calls, count_changes, run_traced
 NEITHER = "neither the old result nor the new one is read"
 NOT_DURABLE = "not durable"
 PREPARE = (("replace_file", "a", "old content", "write in place"),)
+
+
+@pytest.mark.parametrize("variable", ["", "true"])
+def test_without_strace_tests_are_skipped_but_fail_in_ci(variable, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CI", variable)
+    expected = pytest.fail.Exception if variable else pytest.skip.Exception
+    with pytest.raises(expected, match="strace is not installed"):
+        need_strace()
 
 
 def losses(harness: Harness) -> dict[str, set[str]]:

@@ -35,6 +35,9 @@ MAX_TRIES = 30
 """Threads take the tasks of a loop as they come. If one thread takes all of them, the other
 allocates nothing, and a run has fewer allocations than the one that was counted."""
 
+MIN_REACHED = 0.9
+"""Share of the counted allocations that fail when there are two threads."""
+
 
 class FailingLibrary:
     """The functions of the library; `operator new` counts, and fails, while one of them runs."""
@@ -191,5 +194,7 @@ def test_each_allocation_that_fails_is_an_error_and_changes_nothing(
         assert counts["failed"] > 0 and counts["wrong"] == 0, found
         # the engine repeats a step that failed, so its requests need not notice
         assert counts["errors"] == counts["failed"] or name in ENGINES, found
-        assert counts["failed"] == counts["allocations"] or threads > 1, found
+        # with two threads, one of them may take all tasks in every try
+        least = counts["allocations"] if threads == 1 else MIN_REACHED * counts["allocations"]
+        assert counts["failed"] >= least, found
     print(found)

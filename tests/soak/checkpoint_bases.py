@@ -28,7 +28,7 @@ from tests.text.hf import families as tokenizer_folders
 from weft.checkpoint.families import family_of
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.gguf.writer import write_gguf
-from weft.checkpoint.hf_header import BIN_FILE, BIN_INDEX
+from weft.checkpoint.pickle_header import BIN_FILE, BIN_INDEX
 from weft.checkpoint.safetensors_files import save_shards
 from weft.checkpoint.tensor_source import split_state
 from weft.checkpoint.weft_folder import Checkpoint, save_folder

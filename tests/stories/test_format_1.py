@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 import weft
@@ -19,6 +19,9 @@ from weft.core.errors import DataError
 
 FOLDER = Path(__file__).parents[1] / "data" / "format_1"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
+MAY_DIFFER = {"version", "torch", "kernels", "processor", "weights"}
+"""Parts of the key of a cache file that another version or machine changes."""
+NUM_CACHED = 16
 OTHER_VERSION = r"was saved with \w+ .* but this engine has .*Load it with the"
 
 
@@ -29,16 +32,26 @@ def test_a_model_folder_gives_the_recorded_completions():
         assert model.generate(prompt, max_tokens=8, temperature=0) == text
 
 
-def test_a_cache_file_is_loaded_or_names_what_differs():
+def test_a_cache_file_of_another_version_is_refused_with_what_differs():
+    with pytest.raises(DataError, match=OTHER_VERSION):
+        weft.load(FOLDER / "model").client.engine.load_cache(FOLDER / "model.cache")
+
+
+def test_a_cache_file_is_read_and_its_rows_are_those_of_the_model(monkeypatch):
+    """Its key contains a hash of the sources that compute, so it is set to that of the file."""
+    with safe_open(FOLDER / "model.cache", framework="np") as file:
+        stored = {name: value for name, value in file.metadata().items() if name != "sums"}
     without, model = weft.load(FOLDER / "model"), weft.load(FOLDER / "model")
-    try:
-        loaded = model.client.engine.load_cache(FOLDER / "model.cache")
-    except DataError as error:
-        assert re.search(OTHER_VERSION, str(error)), str(error)
-    else:
-        assert loaded.num_tokens > 0
+    key = model.client.engine.cache_key
+    assert key.keys() == stored.keys()
+    assert {name for name in key if key[name] != stored[name]} <= MAY_DIFFER
+    monkeypatch.setitem(vars(model.client.engine), "cache_key", stored)
+    loaded = model.client.engine.load_cache(FOLDER / "model.cache")
+    assert loaded.num_tokens == NUM_CACHED and loaded.num_left_out == 0
     texts = [m.generate(CACHED, max_tokens=4, temperature=0) for m in (without, model)]
     assert texts[0] == texts[1]
+    hits = [m.client.engine.statistics().hit_tokens for m in (without, model)]
+    assert hits == [0, NUM_CACHED], "the rows of the file were not used"
 
 
 @pytest.fixture

@@ -44,6 +44,23 @@ def test_merges_are_those_of_every_cut(chunk, longest_left_first, monkeypatch):
     assert merges_from_scores({}, longest_left_first) == []
 
 
+@pytest.mark.parametrize("longest_left_first", [True, False])
+def test_texts_with_the_same_hash_are_told_apart(longest_left_first):
+    """Thue-Morse strings and their complements have the same polynomial hash modulo 2 ** 64."""
+    bits = [index.bit_count() % 2 for index in range(2048)]
+    one, other = ("".join(letters[bit] for bit in bits) for letters in ("ab", "ba"))
+    hashes = piece_merges.TextHashes([one, other]).wholes()
+    assert hashes[0] == hashes[1]
+    for pieces in (
+        ["x", one, "x" + other, other + "x"],
+        ["x", one, other, "x" + other, one + "x", one + other],
+        ["x", one, "x" + one, "x" + other],
+    ):
+        scores = {piece: -float(index) for index, piece in enumerate(pieces)}
+        merges = merges_from_scores(scores, longest_left_first)
+        assert merges == looked_up(scores, longest_left_first)
+
+
 def test_the_time_is_linear_in_the_length_of_a_piece():
     long = "ab" * 500_000
     start = time.process_time()

@@ -15,6 +15,7 @@ gguf/                   GGUF files
 fairseq_files           fairseq folders (read only)
 safetensors_header      names and shapes in safetensors files and shards
 safetensors_files       safetensors files and shards as a source of tensors; writing them
+pickle_header           names and shapes in files of torch.save
 pickle_files            files of torch.save as a source of tensors
 tensor_source           the TensorSource contract; filling a model from one, and back
 weight_rules            names and transforms between Weft's weights and those of a file

@@ -18,14 +18,13 @@ from weft.checkpoint.families.base import Family
 from weft.checkpoint.families.generation_config import GenerationConfig
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.folder_files import CONFIG_FILE
+from weft.checkpoint.pickle_header import BIN_FILE, BIN_INDEX, read_pickle_shapes
 from weft.checkpoint.safetensors_header import INDEX_FILE, WEIGHTS_FILE, open_safetensors_header
 from weft.checkpoint.sentence_transformers import read_pooling_files
 from weft.checkpoint.weight_rules import Shape, WeightRule, check_tensor_names, names_in_file
 from weft.core.config import read_settings
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
-
-BIN_FILE, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,9 @@ def read_shapes(path: Path) -> tuple[Mapping[str, Shape], Path]:
     header = open_safetensors_header(path)
     if header is not None:
         return header.shapes, header.path
-    from weft.checkpoint.pickle_files import open_pickles  # torch reads its own files
+    if (sizes := read_pickle_shapes(path)) is not None:
+        return sizes
+    from weft.checkpoint.pickle_files import open_pickles  # imports torch
 
     source = open_pickles(path)
     if source is None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from weft.checkpoint.hf_header import BIN_FILE, BIN_INDEX
+from weft.checkpoint.pickle_header import BIN_FILE, BIN_INDEX
 from weft.checkpoint.safetensors_header import read_weight_map
 from weft.checkpoint.tensor_source import InMemorySource
 from weft.core.errors import DataError

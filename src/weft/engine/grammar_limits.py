@@ -47,6 +47,7 @@ REGEX_PART = re.compile(
     r"\\[pPxu]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*),?(\d*)\}|[*+?]|.", re.S
 )
 """An escape, a class of characters, a repetition with its counts, a quantifier, a character."""
+ESCAPE = re.compile(r"\\.", re.S)
 
 LARK_PART = re.compile(r'//[^\n]*|#[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|[()\[\]{}]')
 """A comment, a string, a regular expression or a bracket."""
@@ -56,6 +57,7 @@ def check_regex(pattern: str) -> int:
     """Raise a UsageError for a regular expression beyond the limits; returns its quantifiers."""
     check_text(pattern, "the regular expression")
     check_bytes(len(pattern.encode()), "the regular expression")
+    check_regex_depth(pattern, "the regular expression")
     quantifiers = [part for part in REGEX_PART.finditer(pattern) if part[0][0] in "*+?{"]
     for part in quantifiers:
         for count in (part[1], part[2]):
@@ -68,12 +70,28 @@ def check_regex(pattern: str) -> int:
     return len(quantifiers)
 
 
+def check_regex_depth(pattern: str, what: str) -> None:
+    """Raise a UsageError for groups, or classes of characters, that are nested too deep."""
+    depth = 0
+    for part in REGEX_PART.finditer(pattern):
+        depth += (part[0] == "(") - (part[0] == ")")
+        # in this dialect a bracket inside a class opens a class
+        inner = ESCAPE.sub("", part[0]).count("[") if part[0].startswith("[") else 0
+        if depth + inner > MAX_DEPTH:
+            raise UsageError(
+                f"{what} has more than {MAX_DEPTH} nested groups: at most {MAX_DEPTH} are allowed. "
+                "Use a simpler regular expression."
+            )
+
+
 def check_lark(source: str) -> None:
     """Raise a UsageError for a grammar in Lark or GBNF beyond the limits."""
     check_text(source, "the grammar")
     check_bytes(len(source.encode()), "the grammar")
     depth = 0
     for part in LARK_PART.finditer(source):
+        if part[0].startswith("/") and not part[0].startswith("//"):
+            check_regex_depth(part[0][1:-1], "a regular expression of the grammar")
         depth += (part[0] in "([{") - (part[0] in ")]}")
         if depth > MAX_DEPTH:
             raise UsageError(

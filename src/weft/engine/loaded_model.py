@@ -105,9 +105,10 @@ def load_checkpoint_for(
     """The checkpoint on a device, ready for an engine with these settings, and the settings."""
     place = choose_device(device)
     settings = EngineConfig.from_dict(engine, "engine") if isinstance(engine, Mapping) else engine
+    number_format = choose_dtype(dtype, place)
     if place.type == "cpu":
-        check_weights(resolve(model), settings or EngineConfig())
-    checkpoint = load_checkpoint(model, place, choose_dtype(dtype, place))
+        check_weights(resolve(model), settings or EngineConfig(), number_format)
+    checkpoint = load_checkpoint(model, place, number_format)
     if settings is not None and settings.activations == "int8":
         enable_int8_activations(checkpoint.model)
     return checkpoint, settings

@@ -2,22 +2,24 @@
 
 A process that uses more than its control group allows is killed without a message, after minutes of
 work, because the memory of the KV cache is assigned as it is used. So all of it is counted at the
-start: `check_weights` before weights are read, with their size as the files give it, and
+start: `check_weights` before weights are read, with their size as their headers tell, and
 `cache_pages` when the engine is created.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from weft.core.errors import UsageError
+from weft.checkpoint.description import FORMATS, find_format
+from weft.checkpoint.gguf.loaded_size import loaded_size
+from weft.checkpoint.tensor_source import can_pack_quantized
+from weft.core.errors import UsageError, WeftError
 from weft.core.memory import MemoryLimit, available_memory
 from weft.engine.config import EngineConfig
 from weft.models.config import ModelConfig
+from weft.models.cost import cost_of
 
 AUTO_SHARE = 0.5
 """Share of the available memory that cache_gib = auto takes: the rest is for other processes, and
@@ -34,38 +36,47 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
     return 4 * (hidden + min(config.max_running, config.token_budget) * model.vocab_size)
 
 
-def check_weights(path: Path, config: EngineConfig, limit: MemoryLimit | None = None) -> None:
+def check_weights(
+    path: Path,
+    config: EngineConfig,
+    dtype: torch.dtype = torch.float32,
+    limit: MemoryLimit | None = None,
+) -> None:
     """Raise a UsageError if the weights at a path, which are not in memory yet, do not fit next to
-    the KV cache; `limit` None: that of this process."""
+    the KV cache and the workspace; `limit` None: that of this process."""
     limit = limit or available_memory()
-    if limit is None:
+    size = model_size(path, dtype)
+    if limit is None or size is None:
         return
-    weights = weight_bytes(path)
-    cache = 0 if config.cache_gib == "auto" else int(config.cache_gib * GIB)
-    if weights + cache > limit.available:
-        raise too_large(limit, cache, 0, weights)
+    weights, model = size
+    workspace = workspace_bytes(model, config)
+    is_fixed = config.cache_gib != "auto" and model.kind != "encoder"
+    cache = int(float(config.cache_gib) * GIB) if is_fixed else 0
+    if weights + cache + workspace > limit.available:
+        raise too_large(limit, cache, workspace, weights)
 
 
-def weight_bytes(path: Path) -> int:
-    """Memory of the weights at a path, as its files tell without reading them: quantized files stay
-    as they are, and half precision becomes float32. 0 if there are none."""
-    if path.is_file():
-        return path.stat().st_size
-    for pattern in ("*.safetensors", "*.bin", "*.pt"):
-        files = [file for file in path.glob(pattern) if file.is_file()]
-        if files:
-            return sum(map(float32_bytes, files))
-    return 0
+def weight_bytes(path: Path, dtype: torch.dtype = torch.float32) -> int:
+    """Memory of the weights at a path on the CPU, as its headers tell; 0 if they tell nothing."""
+    size = model_size(path, dtype)
+    return 0 if size is None else size[0]
 
 
-def float32_bytes(file: Path) -> int:
-    size = file.stat().st_size
-    if file.suffix == ".safetensors":
-        with suppress(SafetensorError), safe_open(file, framework="pt") as tensors:
-            names = list(tensors.keys())
-            is_half = bool(names) and tensors.get_slice(names[0]).get_dtype() in ("F16", "BF16")
-            return 2 * size if is_half else size
-    return size
+def model_size(path: Path, dtype: torch.dtype) -> tuple[int, ModelConfig] | None:
+    """Memory of the weights at a path, and the settings of their model. Quantized matrices that the
+    kernels can multiply by stay quantized, all others become `dtype`. None if there is no model, or
+    none that can be read: loading it says why."""
+    try:
+        name = find_format(path)
+        if name == "gguf":
+            can_pack = can_pack_quantized(torch.device("cpu"), dtype)
+            return loaded_size(path, dtype.itemsize, can_pack)
+        if name is None:
+            return None
+        _, model = FORMATS[name].describe_model(path)
+    except (WeftError, OSError):
+        return None
+    return cost_of(model).parameters * dtype.itemsize, model
 
 
 def cache_pages(

@@ -12,6 +12,7 @@ import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from weft.checkpoint.gguf.header import TENSOR_TYPES, is_gguf, read_header
+from weft.checkpoint.gguf.skipped_strings import SkippedStrings
 from weft.core.errors import DataError
 
 from .material import (
@@ -62,12 +63,35 @@ def test_every_kind_of_value_and_tensor_is_read(tmp_path: Path) -> None:
     assert path.read_bytes()[start : start + 3] == b"\x00\x01\x02"
 
 
-def test_skipped_strings_are_left_out_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_skipped_strings_are_not_read_and_nothing_else_changes(tmp_path: Path) -> None:
     path = write(tmp_path, small_file())
     whole = read_header(path)
     part = read_header(path, skipped=("tokenizer.ggml.tokens", "tokenizer.ggml.scores", "a.u8"))
     assert part.tensors == whole.tensors
-    assert whole.metadata.keys() - part.metadata.keys() == {"tokenizer.ggml.tokens"}
+    assert list(part.metadata) == list(whole.metadata)
+    skipped = {n for n, value in part.metadata.items() if isinstance(value, SkippedStrings)}
+    assert skipped == {"tokenizer.ggml.tokens"}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [(), ("", ""), ("x" * 255,), ("x" * 256,), ("a\0b",), ("\0" * 9, "b"), ("x" * 5000,)],
+    ids=lambda texts: ",".join(map(ascii, texts))[:12],
+)
+def test_names_are_found_in_skipped_strings(tmp_path: Path, others: tuple[str, ...]) -> None:
+    """Whatever the strings are, also where one contains the bytes of another."""
+    inside = b"<|end|>".rjust(8, b"\x07") + b"<|end|>"
+    texts = ["a", "<|end|>", "", "b" * 40, *others, f"x{(7).to_bytes(8, 'little').decode()}<|end|>"]
+    texts += ["<|end|>", "caf\u00e9", inside.decode()]
+    for names in (texts, [name for name in texts if name and "\0" not in name]):
+        data = gguf_bytes({"names": array(8, [text(n) for n in names]), "after": number(7)}, [])
+        path = write(tmp_path, data)
+        assert read_header(path).metadata["names"] == names
+        metadata = read_header(path, skipped=("names",)).metadata
+        assert metadata["after"] == 7 and len(metadata["names"]) == len(names)
+        for wanted in ({"<|end|>", "a", "none"}, {"caf\u00e9"}, {""}):
+            expected = [index for index, name in enumerate(names) if name in wanted]
+            assert metadata["names"].find(wanted) == expected
 
 
 @pytest.mark.parametrize("length", [3, 1 << 40, (1 << 64) - 1])

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.checkpoint.gguf.skipped_strings import SkippedStrings, short_strings
 from weft.core.errors import DataError
 
 MAGIC = b"GGUF"
@@ -244,19 +245,28 @@ class HeaderCursor:
         self.at = at
         return strings
 
-    def skip_strings(self, what: str) -> bool:
-        """Skip an array of strings, in a third of the time; False if the array has other values."""
+    def skip_strings(self, what: str) -> SkippedStrings | None:
+        """Skip an array of strings; None if the array has other values."""
         if U32.unpack_from(self.buffer, self.advance(4, what))[0] != STRING:
             self.at -= 4
-            return False
+            return None
         count = self.count(f"values in {what}", MIN_VALUE_BYTES[STRING], MAX_STRINGS)
+        skipped = short_strings(self.buffer, self.at, count)
+        if skipped is None:
+            skipped = self.skip_each(count, what)
+        self.at += len(skipped.data)
+        return skipped
+
+    def skip_each(self, count: int, what: str) -> SkippedStrings:
+        """The same, one by one."""
         buffer, at, end, unpack = self.buffer, self.at, self.end, U64.unpack_from
+        starts = []
         for index in range(count):
+            starts.append(at - self.at)
             at += 8 + (unpack(buffer, at)[0] if at <= end - 8 else 0)
             if at > end:
                 self.fail(f"{what} ends after {index} of {count} strings")
-        self.at = at
-        return True
+        return SkippedStrings(buffer[self.at : at], np.array(starts, np.int64))
 
 
 def is_gguf(path: Path) -> bool:
@@ -270,7 +280,7 @@ def is_gguf(path: Path) -> bool:
 
 def read_header(path: str | Path, skipped: Collection[str] = ()) -> GGUFHeader:
     """Parse and check a header; a DataError says what is wrong with it. Arrays of strings with a
-    name in `skipped` are left out of the metadata."""
+    name in `skipped` are SkippedStrings."""
     path = Path(path)
     if not path.is_file():
         raise DataError("there is no such file. Name a .gguf file.", path)
@@ -326,9 +336,8 @@ def read_metadata(cursor: HeaderCursor, count: int, skipped: Collection[str]) ->
         if key in metadata:
             cursor.fail(f"has two entries with the name {shorten(key)}")
         kind = cursor.u32(f"the type of {shorten(key)}")
-        if key in skipped and kind == ARRAY and cursor.skip_strings(shorten(key)):
-            continue
-        metadata[key] = cursor.value(kind, shorten(key))
+        value = cursor.skip_strings(shorten(key)) if key in skipped and kind == ARRAY else None
+        metadata[key] = cursor.value(kind, shorten(key)) if value is None else value
     return metadata
 
 

@@ -18,8 +18,8 @@ from weft.checkpoint.weight_rules import Shape, WeightRule
 from weft.core.errors import DataError
 from weft.models.config import ModelConfig
 
-MERGES = "tokenizer.ggml.merges"
-"""Up to half a million strings that no setting depends on."""
+VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
+"""Up to 750,000 strings, of which the settings need the ids of a few."""
 SAMPLING_KEYS = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -77,7 +77,7 @@ class HFTensorNames:
 
 def describe_model(path: Path) -> tuple[str, ModelConfig]:
     """Family and settings of a file."""
-    config, names = read_config(read_header(path, skipped=(MERGES,)))
+    config, names = read_config(read_header(path, skipped=VOCABULARY))
     header = read_hf_header(config, config, path, names.shapes, path)
     return header.family.name, header.config
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.checkpoint.gguf.header import CONTROL
+from weft.checkpoint.gguf.skipped_strings import SkippedStrings
 
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_NAMES = frozenset(
@@ -47,7 +48,11 @@ def read_special_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_end_ids(metadata: Mapping[str, Any]) -> list[int]:
     named = [read_id(metadata, key) for key in END_KEYS]
-    customary = [i for i, name in enumerate(map(str, tokens_of(metadata))) if name in END_NAMES]
+    tokens = tokens_of(metadata)
+    if isinstance(tokens, SkippedStrings):
+        customary = tokens.find(END_NAMES)
+    else:
+        customary = [i for i, name in enumerate(map(str, tokens)) if name in END_NAMES]
     types = metadata.get("tokenizer.ggml.token_type")
     types = types.tolist() if isinstance(types, np.ndarray) else []
     control = [i for i in customary if i < len(types) and types[i] == CONTROL]
@@ -62,6 +67,6 @@ def read_id(metadata: Mapping[str, Any], key: str) -> int | None:
     return value if 0 <= value < len(tokens_of(metadata)) else None
 
 
-def tokens_of(metadata: Mapping[str, Any]) -> list[Any]:
+def tokens_of(metadata: Mapping[str, Any]) -> list[Any] | SkippedStrings:
     tokens = metadata.get("tokenizer.ggml.tokens")
-    return tokens if isinstance(tokens, list) else []
+    return tokens if isinstance(tokens, (list, SkippedStrings)) else []

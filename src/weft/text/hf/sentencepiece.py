@@ -137,7 +137,8 @@ def build_model(file: SentencePieceFile) -> models.Model:
 
 def find_merges(pieces: Iterable[SentencePiecePiece]) -> Merges:
     """The merges of a BPE model. Special tokens and bytes take no part in merges."""
-    usable = {piece.text: piece.score for piece in pieces if piece.type not in RESERVED}
+    normal = PieceType.NORMAL
+    usable = {text: score for text, score, kind in pieces if kind is normal or kind not in RESERVED}
     return merges_from_scores(usable, longest_left_first=False)
 
 
@@ -216,9 +217,8 @@ def special_pieces(file: SentencePieceFile) -> list[AddedToken]:
     no space is added in front; elsewhere merges produce it.
     """
     tokens = []
-    for piece in file.pieces:
-        if piece.type is PieceType.NORMAL:
-            continue
+    normal = PieceType.NORMAL
+    for piece in [piece for piece in file.pieces if piece[2] is not normal]:
         is_special = piece.type in (PieceType.CONTROL, PieceType.UNKNOWN)
         if is_special or (
             piece.type == PieceType.USER_DEFINED and MESSAGE_MARK.fullmatch(piece.text)

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,7 +161,10 @@ def simple_pieces(
         return []
     scores = data[text_ends[:count, None] + np.arange(1, 5)].view("<f4")[:, 0].tolist()
     kinds = np.array([None, *PieceType], dtype=object)[types[:count]].tolist()
-    return list(map(SentencePiecePiece, texts, scores, kinds))
+    # without the Python function that a named tuple has as a constructor
+    return list(
+        map(partial(tuple.__new__, SentencePiecePiece), zip(texts, scores, kinds, strict=True))
+    )
 
 
 def decode_ranges(

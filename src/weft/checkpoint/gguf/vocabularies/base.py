@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
@@ -74,15 +76,20 @@ class GGUFVocabulary:
             return None
         if not isinstance(scores, np.ndarray) or len(scores) < len(self.tokens):
             self.fail("scores", f"not {len(self.tokens)} numbers", "one number per token")
-        return [float(score) for score in scores[: len(self.tokens)].tolist()]
+        numbers: list[float] = scores[: len(self.tokens)].astype(np.float64).tolist()
+        return numbers
 
     def token_to_id(self) -> dict[str, int]:
-        return {token: index for index, token in enumerate(self.tokens)}
+        return dict(zip(self.tokens, range(len(self.tokens)), strict=True))
 
     def of_type(self, *types: int) -> list[int]:
         """Ids of all tokens of these types."""
-        wanted = set(types)
-        return [index for index, kind in enumerate(self.types) if kind in wanted]
+        ids: list[int] = np.flatnonzero(np.isin(self.type_array, types)).tolist()
+        return ids
+
+    @cached_property
+    def type_array(self) -> NDArray[np.int64]:
+        return np.array(self.types)
 
     def fail(self, key: str, value: str, allowed: str) -> None:
         raise DataError(

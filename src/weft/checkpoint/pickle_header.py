@@ -1,0 +1,130 @@
+"""Names and shapes of the tensors in files of `torch.save`, without torch, whose import takes
+longer than `weft info` may.
+
+The pickle in a zip file is read by Python's unpickler with its own table of globals, none of which
+is what the file names: a tensor becomes its shape, a storage its size. Whatever is not in the form
+that `torch.save` gives a state_dict is left to torch (pickle_files.py), which loads it or says what
+is wrong: legacy files, other classes, sizes that do not match.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft.checkpoint.safetensors_header import read_weight_map
+from weft.checkpoint.weight_rules import Shape
+
+BIN_FILE, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+MAX_PICKLE_BYTES = 64 << 20
+"""Names and shapes of a hundred thousand tensors; torch reads larger ones."""
+ITEM_BYTES = {
+    **{"DoubleStorage": 8, "FloatStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2},
+    **{"LongStorage": 8, "IntStorage": 4, "ShortStorage": 2, "CharStorage": 1},
+    **{"ByteStorage": 1, "BoolStorage": 1},
+}
+"""Bytes of a number by the name of its storage."""
+
+
+class StorageSize(NamedTuple):
+    """A storage of the file."""
+
+    numbers: int
+    item_bytes: int
+
+
+class TensorSize(NamedTuple):
+    """A tensor of the file."""
+
+    shape: Shape
+
+
+# the C implementation allocates a memo as large as the file claims; this one has a dictionary
+class HeaderUnpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
+    """Reads a pickle into dictionaries, TensorSize and StorageSize."""
+
+    def __init__(self, data: bytes, record_sizes: Mapping[str, int]) -> None:
+        super().__init__(io.BytesIO(data))
+        self.record_sizes = record_sizes
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch" and name in ITEM_BYTES:
+            return name
+        allowed = {
+            "collections.OrderedDict": OrderedDict,
+            "torch._utils._rebuild_tensor_v2": rebuild_tensor,
+            "torch._utils._rebuild_parameter": rebuild_parameter,
+        }
+        return allowed[f"{module}.{name}"]
+
+    def persistent_load(self, pid: Any) -> StorageSize:
+        kind, name, key, _, numbers = pid
+        if kind != "storage" or self.record_sizes[key] != numbers * ITEM_BYTES[name]:
+            raise pickle.UnpicklingError("a storage is not as large as its record")
+        return StorageSize(numbers, ITEM_BYTES[name])
+
+
+def rebuild_tensor(
+    storage: StorageSize, offset: int, shape: Shape, strides: Shape, *_: object
+) -> TensorSize:
+    """A tensor that is inside of its storage and not larger."""
+    is_valid = isinstance(storage, StorageSize) and len(shape) == len(strides)
+    if not is_valid or any(type(n) is not int or n < 0 for n in (offset, *shape, *strides)):
+        raise pickle.UnpicklingError("a tensor has other sizes than numbers")
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    if prod(shape) > storage.numbers or (min(shape, default=1) and last >= storage.numbers):
+        raise pickle.UnpicklingError("a tensor is larger than its storage")
+    return TensorSize(tuple(shape))
+
+
+def rebuild_parameter(data: TensorSize, *_: object) -> TensorSize:
+    return data
+
+
+def read_pickle_shapes(folder: Path) -> tuple[dict[str, Shape], Path] | None:
+    """Shapes by name of pytorch_model.bin, or of the shards in its index, and the file for
+    messages; None: torch is needed to read them."""
+    if not (folder / BIN_INDEX).is_file():
+        path = folder / BIN_FILE
+        found = shapes_of(path) if path.is_file() else None
+        return None if found is None else (found, path)
+    shapes: dict[str, Shape] = {}
+    for file, names in read_weight_map(folder / BIN_INDEX).items():
+        shard = shapes_of(folder / file)
+        if shard is None or not names <= shard.keys():
+            return None
+        shapes |= {name: shard[name] for name in names}
+    return shapes, folder / BIN_INDEX
+
+
+def shapes_of(path: Path) -> dict[str, Shape] | None:
+    """Shapes by name of one file; None if it is not a plain state_dict in a zip file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {member.filename: member for member in archive.infolist()}
+            name = next(name for name in members if name.endswith("/data.pkl"))
+            stored = all(member.compress_type == zipfile.ZIP_STORED for member in members.values())
+            if not stored or members[name].file_size > MAX_PICKLE_BYTES:
+                return None
+            folder = f"{name.removesuffix('data.pkl')}data/"
+            sizes = {key.removeprefix(folder): m.file_size for key, m in members.items()}
+            values = HeaderUnpickler(archive.read(name), sizes).load()
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, struct.error):
+        return None
+    # a damaged pickle can raise any of these, as it calls what is in the table above
+    except (pickle.UnpicklingError, ArithmeticError, AttributeError, LookupError, StopIteration):
+        return None
+    except (TypeError, ValueError, MemoryError):
+        return None
+    if not isinstance(values, dict) or not values:
+        return None
+    if not all(type(n) is str and type(size) is TensorSize for n, size in values.items()):
+        return None
+    return {name: size.shape for name, size in values.items()}

@@ -1,0 +1,103 @@
+"""Shapes in files of torch.save without torch: those that torch reads, or none."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.soak.checkpoint_bases import base_folder
+from weft.checkpoint.pickle_files import open_pickles
+from weft.checkpoint.pickle_header import BIN_FILE, read_pickle_shapes, shapes_of
+
+
+@pytest.mark.parametrize("name", ["gpt2 bin", "t5 bin", "bert bin shards"])
+def test_shapes_are_those_that_torch_reads(name: str) -> None:
+    folder = base_folder(name)
+    source = open_pickles(folder)
+    assert source is not None
+    assert read_pickle_shapes(folder) == (source.shapes, source.path)
+
+
+def saved(tmp_path: Path, values: object) -> Path:
+    torch.save(values, tmp_path / BIN_FILE)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool],
+)
+def test_number_formats_views_and_parameters_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    whole = torch.zeros(6, 4, dtype=dtype)
+    values = {"whole": whole, "part": whole[2:4, 1:], "turned": whole.T, "one": whole[0, 0]}
+    if dtype.is_floating_point:
+        values["parameter"] = nn.Parameter(torch.zeros(3, dtype=dtype))
+    values["empty"] = torch.zeros(0, 5, dtype=dtype)
+    expected = {name: tuple(tensor.shape) for name, tensor in values.items()}
+    assert read_pickle_shapes(saved(tmp_path, values)) == (expected, tmp_path / BIN_FILE)
+    assert open_pickles(tmp_path).shapes == expected  # type: ignore[union-attr]
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "a tensor": lambda: torch.zeros(3),
+    "nothing": dict,
+    "a number": lambda: {"a": torch.zeros(3), "b": 3},
+    "other keys": lambda: {1: torch.zeros(3)},
+    "sparse": lambda: {"a": torch.eye(3).to_sparse()},
+    "a stride of 0": lambda: {"a": torch.zeros(1).expand(1 << 40)},
+    "another class": lambda: {"a": Path("x")},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_contents_are_left_to_torch(name: str, tmp_path: Path) -> None:
+    assert read_pickle_shapes(saved(tmp_path, OTHERS[name]())) is None
+
+
+def test_no_global_of_a_file_is_called(tmp_path: Path) -> None:
+    class Opens:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return open, (str(tmp_path / "made"), "w")
+
+    torch.save({"a": Opens()}, tmp_path / BIN_FILE)
+    assert read_pickle_shapes(tmp_path) is None
+    assert not (tmp_path / "made").exists()
+
+
+def changed(path: Path, name: str, content: Callable[[bytes], bytes], method: int = 0) -> Path:
+    """The file with another content of one record."""
+    with zipfile.ZipFile(path) as archive:
+        records = {record: archive.read(record) for record in archive.namelist()}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for record, data in records.items():
+            archive.writestr(record, content(data) if record.endswith(name) else data)
+    return path
+
+
+def test_damaged_files_are_left_to_torch(tmp_path: Path) -> None:
+    tensors: dict[str, Tensor] = {"a": torch.zeros(3, 4)}
+    path = saved(tmp_path, tensors) / BIN_FILE
+    good = path.read_bytes()
+    assert shapes_of(path) == {"a": (3, 4)}
+    edits: list[tuple[str, Callable[[bytes], bytes], int]] = [
+        ("data/0", lambda data: data[:-4], zipfile.ZIP_STORED),
+        ("data/0", lambda data: data, zipfile.ZIP_DEFLATED),
+        ("data.pkl", lambda data: data[:-20], zipfile.ZIP_STORED),
+        ("data.pkl", lambda data: data.replace(b"K\x03K\x04", b"K\x05K\x04"), zipfile.ZIP_STORED),
+        # a memo of 2 ** 31 entries
+        ("data.pkl", lambda data: b"\x80\x02Nr\xff\xff\xff\x7f.", zipfile.ZIP_STORED),
+        ("data.pkl", lambda data: pickle.dumps({"a": "b"}), zipfile.ZIP_STORED),
+    ]
+    for edit in edits:
+        path.write_bytes(good)
+        assert shapes_of(changed(path, *edit)) is None
+    for size in (0, 1, 10, len(good) // 2, len(good) - 1):
+        path.write_bytes(good[:size])
+        assert shapes_of(path) is None
