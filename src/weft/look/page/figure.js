@@ -35,6 +35,7 @@ import { csvText, downloadBlob, pngBlob, svgText } from "./save.js";
  * @property {(...line: import("./dom.js").Child[]) => void} setLine  one line with the real numbers
  * @property {(...maths: import("./dom.js").Child[]) => void} setMaths
  * @property {() => void} refresh   draws an open table anew
+ * @property {() => void} showTable  opens it
  * @property {() => boolean} isOpen
  * @property {(isOpen: boolean) => void} setOpen
  */
@@ -65,6 +66,7 @@ export function createFigure(options) {
     setLine: (...children) => replaceContent(line, ...children),
     setMaths: (...children) => replaceContent(maths, ...children),
     refresh: () => table?.refresh(),
+    showTable: () => table?.show(),
     isOpen: () => !body.hidden,
     setOpen,
   };
@@ -82,7 +84,12 @@ function tableFold(options) {
     if (element.open) replaceContent(box, tableElement(options.table(), options.question));
   };
   element.addEventListener("toggle", refresh);
-  return { element, refresh };
+  const show = () => {
+    element.open = true;
+    refresh();
+    box.focus();
+  };
+  return { element, refresh, show };
 }
 
 /** A real table with headers of rows and columns. @param {FigureTable} table @param {string} caption */

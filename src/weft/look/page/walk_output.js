@@ -10,6 +10,7 @@ import { debounced, h, replaceContent, svg } from "./dom.js";
 import { t } from "./i18n.js";
 import { formula, over, sub, sumOver, sup } from "./mathml.js";
 import { formatCount, formatShare } from "./numbers.js";
+import { bytesOf, lossyText } from "./tokens.js";
 import { applySampling, drawFrom, sortedIds, softmax, uniformOf } from "./walk_math.js";
 import { createPanel, slider } from "./walk_panel.js";
 import { labelOf } from "./walk_trace.js";
@@ -85,7 +86,7 @@ function showSampling(walk, view, { bars, cumulative, drawn }) {
   const { order, probabilities, kept } = view.sampling;
   const width = bars.clientWidth || 320;
   const name = (id) => nameOfId(walk.trace, view.token, id);
-  const u = uniformOf(view.settings.seed, view.token);
+  const u = uniformOf(view.settings.seed, view.token + 1); // the place of the token that is drawn
   const chosen = view.settings.temperature === 0 ? order[0] : drawFrom(probabilities, u);
   const rows = Array.from(order.subarray(0, SHOWN_TOKENS), (id, place) => ({
     label: name(id),
@@ -139,17 +140,10 @@ function continueFrom(walk, view, id) {
   const { trace } = walk;
   const piece = trace.trace.candidates[trace.headStack]?.[view.token]?.find((one) => one.id === id);
   if (!piece || !walk.hasServer || piece.bytes === "") return;
-  if (trace.isTranslator) {
-    const before = trace.trace.tokens.tgt.slice(0, view.token + 1).filter((one) => !one.is_special);
-    walk.rerun(trace.trace.text, textOf([...before, piece]));
-    return;
-  }
-  const before = trace.trace.tokens.src.slice(0, view.token + 1).filter((one) => !one.is_special);
-  walk.rerun(textOf([...before, piece]), "");
-}
-
-/** The text of tokens, from their bytes. */
-function textOf(tokens) {
-  const bytes = tokens.flatMap((one) => one.bytes.match(/../g) ?? []).map((pair) => parseInt(pair, 16));
-  return new TextDecoder().decode(new Uint8Array(bytes));
+  const read = [...trace.tokensOf(trace.headStack).slice(0, view.token + 1), piece];
+  const bytes = read.filter((one) => !one.is_special).flatMap((one) => bytesOf(one) ?? []);
+  const text = lossyText(bytes).replaceAll("\ufffd", ""); // to be read; what is run are the ids
+  const ids = read.map((one) => one.id);
+  if (trace.isTranslator) walk.rerun(walk.trace.trace.text, text, ids);
+  else walk.rerun(text, "", ids);
 }
