@@ -15,6 +15,7 @@ import { createTree, nodeWords, nodesOfPage, orderedNodes } from "./cache_tree.j
 import { foreignText, h, replaceContent, uniqueId } from "./dom.js";
 import { createFigure } from "./figure.js";
 import { t } from "./i18n.js";
+import { termsLine } from "./terms.js";
 import { emptyState, errorState, examplesOf, loadingState, notApplicable } from "./states.js";
 
 const POOL = { min: 8, max: 64, standard: 24 };
@@ -217,7 +218,7 @@ async function withServer(view, retry, work) {
 
 function createFigures(view) {
   const pool = createFigure({ id: "cache-pool", question: t("cache.pool.title"), picture: () => view.pool.picture(), table: () => poolTable(view) });
-  pool.body.append(view.pool.element, h("p", { class: "hint" }, t("cache.pool.legend")));
+  pool.body.append(view.pool.element, h("p", { class: "hint" }, t("cache.pool.legend")), termsLine(["KV cache"]));
   const tree = createFigure({ id: "cache-tree", question: t("cache.tree.title"), picture: () => view.tree.picture(), table: () => treeTable(view) });
   tree.body.append(view.tree.element);
   const requests = createFigure({ id: "cache-requests", question: t("cache.requests.title"), table: () => requestTable(view) });

@@ -11,6 +11,7 @@ import { hasText, t } from "./i18n.js";
 import { formatShare } from "./numbers.js";
 import { emptyState, errorState, examplesOf, loadingState } from "./states.js";
 import { panelsOf } from "./walk_panels.js";
+import { tokenProbability } from "./walk_output.js";
 import { createTour } from "./walk_tour.js";
 import { WalkTrace, labelOf, selectionOf } from "./walk_trace.js";
 import { headLabel, looksSentence, strongestFew } from "./walk_words.js";
@@ -275,8 +276,9 @@ async function inspectSelection(session) {
   const query = trace.tokensOf(selection.part)[selection.token];
   const keys = trace.tokensOf(selection.part, "key");
   let row;
+  let p;
   try {
-    row = (await trace.weightsRow(selection)).data;
+    [row, p] = await Promise.all([trace.weightsRow(selection).then((one) => one.data), tokenProbability(trace, selection)]);
   } catch {
     return; // the panels say what is missing
   }
@@ -286,7 +288,7 @@ async function inspectSelection(session) {
     title: headLabel(selection),
     piece: labelOf(query),
     sentence: t("walk.sentence", { text: looksSentence(trace, selection, row, 4) }),
-    facts: [[t("walk.inspector.id"), String(query.id)], [t("walk.inspector.bytes"), spacedHex(query.bytes)], [t("walk.inspector.pair"), pair]],
+    facts: [[t("walk.inspector.id"), String(query.id)], [t("walk.inspector.bytes"), spacedHex(query.bytes)], ...(p === null ? [] : [[t("walk.inspector.p"), formatShare(p, 4)]]), [t("walk.inspector.pair"), pair]],
     top: strongestFew(row, 5).map((key) => ({ text: keys[key].text, bytes: keys[key].is_special ? null : keys[key].bytes, p: row[key], chosen: key === selection.key })),
   });
 }

@@ -7,7 +7,7 @@
 import { barsSvg, fitLabel } from "./bars_svg.js";
 import { rampColor } from "./color_ramp.js";
 import { debounced, h, replaceContent, svg } from "./dom.js";
-import { t } from "./i18n.js";
+import { headersOf, t } from "./i18n.js";
 import { formula, over, sub, sumOver, sup } from "./mathml.js";
 import { formatCount, formatShare } from "./numbers.js";
 import { bytesOf, lossyText } from "./tokens.js";
@@ -31,6 +31,16 @@ export async function logitsOf(trace, token) {
   const rows = trace.stages.get(name).shape[0];
   if (last && token === rows - 1) return last.data;
   return (await trace.array(name, { row: token })).data;
+}
+
+/** How probable the chosen token was after those before it; null for one that was not predicted. */
+export async function tokenProbability(trace, { part, token }) {
+  const stack = trace.headStack;
+  if (!stack || trace.model.kind === "encoder" || token === 0 || trace.sideOf(part) !== trace.sideOf(stack)) return null;
+  const { id } = trace.tokensOf(part)[token];
+  const known = trace.trace.candidates[stack]?.[token - 1]?.find((one) => one.id === id);
+  if (known || !trace.readArray) return known?.p ?? null;
+  return softmax(await logitsOf(trace, token - 1))[id];
 }
 
 /** Panel 12. @param {import("./walk_panel.js").Walk} walk */
@@ -97,7 +107,7 @@ function showSampling(walk, view, { bars, cumulative, drawn }) {
     isChosen: id === chosen,
   }));
   const choose = (row) => continueFrom(walk, view, order[row]);
-  replaceContent(bars, barsSvg(rows, { width, labelWidth: 120, scale: 1, cut: kept, name: outputLine(walk.trace, view), choose }));
+  replaceContent(bars, barsSvg(rows, { width, labelWidth: 120, scale: 1, cut: kept, name: outputLine(walk.trace, view), id: "output", choose }));
   replaceContent(cumulative, cumulativePicture(view, u, width, name));
   drawn.textContent = t("walk.p12.draw", { u: formatShare(u, 4), token: name(chosen) });
 }
@@ -132,7 +142,7 @@ function outputLine(trace, { token, sampling, logits, plain }) {
 function outputTable(trace, { token, sampling, logits, plain }) {
   const ids = Array.from(sampling.order.subarray(0, SHOWN_TOKENS));
   const rows = ids.map((id, place) => [nameOfId(trace, token, id), String(id), signedText(logits[id], 4), plain[id].toFixed(4), place < sampling.kept ? sampling.probabilities[id].toFixed(4) : "0"]);
-  return { columns: ["token", "id", "logit", "p", "p′"], rows };
+  return { columns: headersOf("walk.p12.columns"), rows };
 }
 
 /** Run the text again, with another token chosen at this place. */

@@ -8,9 +8,21 @@ import { h, replaceContent } from "./dom.js";
 import { createFigure } from "./figure.js";
 import { t } from "./i18n.js";
 import { errorState } from "./states.js";
+import { termsLine } from "./terms.js";
 import { MissingArray } from "./trace_reader.js";
 
 const DIM_AFTER_MS = 150;
+/** Terms of the glossary that a panel uses. */
+const TERMS = {
+  tokens: ["tokenizer"],
+  position: ["RoPE"],
+  projections: ["MHA, MQA, GQA", "MLA"],
+  score: ["scaled dot-product attention"],
+  residual: ["pre-norm, post-norm"],
+  cross: ["cross-attention"],
+  output: ["LM head"],
+  kinds: ["sparse attention", "flash attention", "KV cache"],
+};
 
 /**
  * @typedef {Object} Walk  what all panels share
@@ -50,7 +62,7 @@ export function createPanel(walk, spec) {
     onToggle: () => update(),
   });
   figure.body.append(place);
-  figure.body.append(...spec.content);
+  figure.body.append(...spec.content, termsLine(TERMS[spec.id]));
   const update = panelUpdate(walk, spec, figure, place);
   const open = () => {
     if (figure.isOpen()) return;
