@@ -1,5 +1,4 @@
-"""Walk by keyboard, in Chinese, in files and with hostile input: everything can be reached, read and
-saved."""
+"""Walk by keyboard, in Chinese, in files, with hostile input: all is reached, read and saved."""
 
 from __future__ import annotations
 
