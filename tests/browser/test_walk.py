@@ -16,10 +16,10 @@ from starlette.responses import JSONResponse
 from tests.browser.harness import Tab
 from tests.browser.trace_server import TraceServer
 from tests.engine.tiny import tiny
+from weft.look.next_tokens import sample_next
 from weft.look.rankings import find_heads
 from weft.sampling.logits_processors import WARPERS, SamplingRow, process_logits
 from weft.sampling.params import SamplingParams
-from weft.sampling.sampler import draw, uniform
 
 TEXT, TARGET = "我吃了苹果，它很甜", "the cat sat"
 OTHER = "a dog ate two apples"
@@ -175,13 +175,18 @@ def test_the_next_token_and_its_settings_are_those_of_the_sampler(walk, server):
         slider = page.locator("#output").get_by_label(name)
         slider.fill(value)
     params = SamplingParams(temperature=0.7, top_p=0.8, seed=5)
+    ids = [token.id for token in trace.tokens["src"]]
+    sampled = sample_next(
+        torch.from_numpy(logits.copy()), server.models["base"].tokenizer, params, ids
+    )
     kept = process_logits(torch.from_numpy(logits.copy()), SamplingRow(params), WARPERS)
-    chosen = draw(kept, uniform(5, last))
     struck = page.locator("#output .bars .struck").count()
     assert struck == 20 - min(20, int(torch.isfinite(kept).sum()))
     names = {one.id: one.text for one in trace.candidates["decoder"][last]}
-    expected = names.get(chosen, f"#{chosen}")
-    assert f"falls on {expected.strip()}"[:12] in page.locator("#output .readout").inner_text()
+    assert sampled is not None and sampled.u is not None
+    expected = names.get(sampled.id, f"#{sampled.id}").strip()
+    readout = page.locator("#output .readout").inner_text()
+    assert f"{share(sampled.u, 4)} falls on {expected}"[:20] in readout
 
 
 def test_logits_change_by_an_ablated_head_as_in_python(walk, server):

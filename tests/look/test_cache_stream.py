@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ import pytest
 
 from tests.look.json_events import event_of
 from tests.serve.server import RunningServer, make_service, running
-from weft.cache.events import TreeEvent
+from weft.cache.events import PageEvent, TreeEvent
 from weft.cache.replay import ReplayedState
 from weft.cli.look_host import look_routers
 from weft.engine.config import EngineConfig
+from weft.look import cache_stream
+from weft.look.cache_stream import CacheInbox
 
 TEXT = "the cat sat on the mat and a dog ate two apples"
 
@@ -181,3 +184,16 @@ def test_a_server_that_drains_ends_the_stream():
 def test_json_of_events_is_read_back():
     event = TreeEvent("node_added", 3, 2, 1, "", [5, 6], [[4]], last_use=9)
     assert event_of(event.to_json()) == event
+
+
+def test_a_stalled_reader_has_a_bounded_inbox(monkeypatch):
+    monkeypatch.setattr(cache_stream, "MAX_PENDING", 10)
+
+    async def fill() -> CacheInbox:
+        inbox = CacheInbox(asyncio.get_running_loop())
+        for page in range(50):
+            inbox(PageEvent("free", 0, page, "a/0"))
+        return inbox
+
+    inbox = asyncio.run(fill())
+    assert len(inbox.events) == 10 and inbox.is_full

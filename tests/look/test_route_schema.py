@@ -36,7 +36,7 @@ def server() -> Iterator[RunningServer]:
 def test_every_route_has_its_class_models_and_declared_errors(server):
     routers = look_routers(server.service)
     routes = [one for router in routers for one in router.routes if isinstance(one, APIRoute)]
-    assert len(routes) == 11 and all(isinstance(one, ApiRoute) for one in routes)
+    assert len(routes) == 12 and all(isinstance(one, ApiRoute) for one in routes)
     schema = server.get("/openapi.json").json()
     for route in routes:
         for method in route.methods:

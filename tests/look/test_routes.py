@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from tests.engine.tiny import tiny
 from tests.serve.server import RunningServer, make_service, running
 from weft.cli.look_host import look_routers
+from weft.core.errors import UsageError
 from weft.look import trace_json
 from weft.look.recorder import record
 from weft.look.route_bodies import ArrayResult, SharingResult, TraceResult
@@ -89,6 +90,21 @@ def test_a_translation_without_a_target_reads_that_of_the_model(server):
     trace = look(server, model="translator")
     loaded = server.service.models.get("translator").loaded
     assert trace["target"] == loaded.translate([TEXT])[0]
+
+
+def test_ids_are_read_as_they_are(server):
+    loaded = server.service.models.get("decoder").loaded
+    ids = [token["id"] for token in look(server)["tokens"]["src"]]
+    parts = [*ids, *loaded.tokenizer.encode("果", add_special=False)[:1]]
+    trace = look(server, text=parts)
+    assert [token["id"] for token in trace["tokens"]["src"]] == parts
+    start = server.service.models.get("translator").loaded.request_builder.target_begin
+    trace = look(server, model="translator", target=[start, 50, 51])
+    assert [token["id"] for token in trace["tokens"]["tgt"]] == [start, 50, 51]
+    for body in ({"text": [10**9]}, {"text": []}, {"text": [-1]}):
+        assert server.post("/look", {"model": "decoder", **body}).status_code == 400
+    answer = server.post("/look", {"model": "translator", "text": ids})
+    assert answer.status_code == 400 and "give the target" in answer.json()["error"]["message"]
 
 
 def test_ablation_changes_the_logits_as_in_python(server):
@@ -245,3 +261,7 @@ def test_the_store_drops_the_least_recently_used():
     for trace in traces:
         store.put("", None, trace)
     assert len(store.traces) == 2 and store.num_bytes <= store.max_bytes
+    store = TraceStore(max_bytes=traces[0].nbytes - 1)
+    with pytest.raises(UsageError, match="the server keeps at most"):
+        store.put("", None, traces[0])
+    assert store.num_bytes == 0

@@ -13,6 +13,7 @@ from tests.look.json_events import event_of
 from tests.serve.server import RunningServer, make_service, running
 from weft.cache.replay import ReplayedState
 from weft.cli.look_host import look_routers
+from weft.look.route_bodies import SharingResult
 from weft.look.scratch_bodies import ScratchResult
 from weft.look.scratch_engine import ScratchConfig, ScratchEngine
 from weft.look.scratch_routes import script_of
@@ -133,3 +134,22 @@ def test_scratch_engines_need_the_flag_on_other_addresses():
                 method, f"/look/scratch{path}", json={} if method == "POST" else None
             )
             assert answer.status_code == 403 and "--look" in answer.json()["error"]["message"]
+
+
+def test_why_compares_with_the_pages_and_the_cache_of_the_scratch_engine(server):
+    name = post(server, model="decoder", num_pages=40)["id"]
+    post(server, f"/{name}/submit", text=TEXT, max_tokens=2)
+    steps = post(server, f"/{name}/step", count=64)["steps"]
+    assert [one["finished"] for one in steps if one["finished"]] == [["a"]]
+    body = {"first": {"text": TEXT}, "second": {"text": TEXT[:30] + " x"}}
+    answer = server.post(f"/look/scratch/{name}/why", body)
+    TypeAdapter(SharingResult).validate_json(answer.content, strict=True)
+    sharing = answer.json()
+    post(server, f"/{name}/submit", text=body["second"]["text"], max_tokens=2)
+    after = post(server, f"/{name}/step", count=64)["snapshot"]
+    assert sharing["num_cached"] == sharing["num_shared"] == after["requests"][1]["num_cached"] > 0
+    assert sharing["page_size"] == after["page_size"] == 4
+    unseen = server.post(f"/look/scratch/{name}/why", {**body, "second": {"text": "never read"}})
+    assert unseen.json()["num_cached"] == 0
+    gone = server.post("/look/scratch/s_0/why", body)
+    assert gone.status_code == 404 and gone.json()["error"]["code"] == "scratch_expired"

@@ -44,9 +44,14 @@ class CacheInbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop, self.has_events = loop, asyncio.Event()
         self.events: deque[CacheEvent] = deque()
+        self.is_full = False
+        """MAX_PENDING events have waited: later ones are lost."""
 
     def __call__(self, event: CacheEvent) -> None:
         """Engine thread."""
+        self.is_full = self.is_full or len(self.events) >= MAX_PENDING
+        if self.is_full:
+            return
         was_empty = not self.events
         self.events.append(event)
         if was_empty:
@@ -133,9 +138,9 @@ class CacheStreams:
             number = 1
             while not call.is_ending:
                 events = await wait_for_events(inbox)
-                if len(events) > MAX_PENDING:
+                if inbox.is_full:
                     raise self.host.error(
-                        503, f"{len(events)} changes wait: the client reads too slowly. Reconnect."
+                        503, f"{MAX_PENDING} changes wait: the client reads too slowly. Reconnect."
                     )
                 if events:
                     number += 1

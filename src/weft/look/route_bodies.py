@@ -12,6 +12,7 @@ ModelName = Annotated[str, WithJsonSchema({"type": "string", "format": "weft-mod
 MAX_TEXT = 1 << 18
 """Characters of a text; more are more tokens than a trace may have."""
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=MAX_TEXT)]
 HeadList = Annotated[
     list[str | tuple[int, int] | tuple[str, int, int]],
     Field(max_length=1024),
@@ -42,8 +43,9 @@ class LookBody(BaseModel):
 class TraceBody(LookBody):
     """The body of POST /look."""
 
-    text: Text
-    target: Text | None = None
+    text: Text | TokenIds
+    """A text, or the ids that the model reads, special tokens included."""
+    target: Text | TokenIds | None = None
     """What the decoder of an encoder-decoder reads; null: the model's own translation."""
     task: Literal["lm", "translate", "encode", "mlm"] | None = None
     """null: that of the model's kind."""
@@ -99,13 +101,22 @@ class PromptBody(BaseModel):
     """As in the request."""
 
 
-class SharingBody(LookBody):
-    """The body of /look/why."""
+class PromptPairBody(BaseModel):
+    """The body of /look/scratch/{id}/why."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     first: PromptBody
     """The prompt that came first."""
     second: PromptBody
     """The one that did not share its prefix."""
+
+
+class SharingBody(PromptPairBody):
+    """The body of /look/why."""
+
+    model: ModelName | None = None
+    """Name of a served model; may be left out if there is one."""
 
 
 class SharingReason(BaseModel):

@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.cache.prefix_cache import PrefixQuery
+from weft.core.errors import UsageError
 from weft.engine.beam_search import BeamConfig
 from weft.engine.client import translation
 from weft.engine.engine import Engine
@@ -42,6 +43,7 @@ from weft.look.route_bodies import (
 )
 from weft.look.trace import Trace
 from weft.look.trace_data import Array
+from weft.look.trace_input import TextOrIds
 from weft.look.trace_store import QueueFullError, ReplacedError, TraceQueue, TraceStore
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ class TraceRoutes:
 
     async def record(self, body: TraceBody, call: LookCall, model: LookModel) -> Trace:
         """The trace, recorded between the steps of the model's engine."""
-        target = body.target
+        target: TextOrIds | None = body.target
         if target is None and model.loaded.kind == "encoder-decoder":
             target = await translate(body.text, call, model)
         units = await asyncio.to_thread(units_of, body, target, model)
@@ -191,7 +193,9 @@ def add(
     )
 
 
-def units_of(body: TraceBody, target: str | None, model: LookModel) -> Generator[None, None, Trace]:
+def units_of(
+    body: TraceBody, target: TextOrIds | None, model: LookModel
+) -> Generator[None, None, Trace]:
     """The units of a trace; raises a UsageError for a text or head that does not fit."""
     loaded = model.loaded
     is_translation = loaded.kind == "encoder-decoder"
@@ -203,8 +207,10 @@ def units_of(body: TraceBody, target: str | None, model: LookModel) -> Generator
     )
 
 
-async def translate(text: str, call: LookCall, model: LookModel) -> str:
+async def translate(text: TextOrIds, call: LookCall, model: LookModel) -> str:
     """The model's translation, as `translate` returns it, in the namespace of the caller."""
+    if not isinstance(text, str):
+        raise UsageError("text is a list of ids: give the target too, which they are read with.")
     loaded = model.loaded
     if not text.strip():
         return ""

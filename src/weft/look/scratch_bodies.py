@@ -81,6 +81,8 @@ class ScratchStepResult(BaseModel):
     """Events as in weft.cache.events."""
     arrived: list[str]
     preempted: list[str]
+    finished: list[str]
+    """Requests that ended in this step."""
     evicted: int
     tokens: list[dict[str, Any]]
 

@@ -85,6 +85,8 @@ class ScratchStep:
     """Requests that were submitted for this step."""
     preempted: list[str]
     """Requests that ran and wait again, without their pages."""
+    finished: list[str]
+    """Requests that ended."""
     num_evicted: int
     """Pages that were evicted from the caches."""
     seconds: float = 0.0
@@ -154,8 +156,10 @@ class ScratchEngine:
             one.note_cached(self.engine.scheduler.times_of(one.name))
         events = list(self.log.events)
         self.log.events.clear()
+        ended = {output.request_id for output in outputs if output.is_end}
         step = ScratchStep(
             *(self.num_steps, events, outputs, arrived, preempted),
+            finished=sorted(name for name in ended if name not in state.groups),
             num_evicted=self.num_evicted - num_evicted,
             seconds=time.perf_counter() - begin,
         )

@@ -5,6 +5,7 @@
     POST   /look/scratch/{id}/submit   a request for it
     POST   /look/scratch/{id}/step     some steps
     POST   /look/scratch/{id}/reset    the same from the beginning
+    POST   /look/scratch/{id}/why      why a prompt did not share the prefix of another one, here
     DELETE /look/scratch/{id}
 
 Answers have the form of scratch_sessions.py. Access is that of traces (routes.py); an engine that
@@ -28,6 +29,8 @@ from weft.engine.beam_search import BeamConfig
 from weft.engine.loaded_model import LoadedModel
 from weft.engine.request import GenerationRequest
 from weft.look.host import LookCall, LookHost
+from weft.look.prefix_sharing import CachedPrompt, compare_prefixes
+from weft.look.route_bodies import PromptPairBody, SharingResult
 from weft.look.scratch_bodies import (
     MAX_TOKENS,
     ScratchBody,
@@ -89,6 +92,31 @@ class ScratchRoutes:
     async def reset(self, session_id: str, call: LookCall) -> Response:
         session = self.find(session_id, call)
         return await self.run(call, session, session.make_units())
+
+    async def why(self, session_id: str, body: PromptPairBody, call: LookCall) -> Response:
+        """Compare two prompts; the second one is looked up in the scratch engine's cache."""
+        session = self.find(session_id, call)
+        loaded = session.model.loaded
+        first, second = await asyncio.to_thread(
+            lambda: [
+                CachedPrompt(ids, source=source)
+                for ids, source in (
+                    prompt_and_source(one.text, one.target, loaded)
+                    for one in (body.first, body.second)
+                )
+            ]
+        )
+
+        def compare() -> Generator[None, None, dict[str, Any]]:
+            yield
+            config = session.config
+            sharing = compare_prefixes(
+                *(first, second, config.page_size, loaded.tokenizer.target, config.prefix_cache),
+                num_cached=session.num_cached(second),
+            )
+            return sharing.to_json()
+
+        return await self.run(call, session, compare())
 
     async def remove(self, session_id: str, call: LookCall) -> Response:
         self.find(session_id, call)
@@ -155,6 +183,11 @@ def scratch_router(host: LookHost, routes: ScratchRoutes) -> APIRouter:
     async def reset(id: SessionId, body: ScratchResetBody, call: Any = allowed) -> Response:
         """The same engine from the beginning, with the script of its scenario."""
         return await routes.reset(id, call)
+
+    @router.post("/{id}/why", response_model=SharingResult)
+    async def why(id: SessionId, body: PromptPairBody, call: Any = allowed) -> Response:
+        """Why a prompt does not share the prefix of another one in this scratch engine."""
+        return await routes.why(id, body, call)
 
     @router.delete("/{id}", response_model=ScratchDeleted)
     async def remove(id: SessionId, call: Any = allowed) -> Response:

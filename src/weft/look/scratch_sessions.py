@@ -2,8 +2,9 @@
 
     {"id": "s_1f2e", "snapshot": ScratchEngine.snapshot(),
      "steps": [{"step": 5, "ops": [CacheEvent.to_json(), ...], "arrived": ["b"], "preempted": [],
-                "evicted": 0, "tokens": [{"request": "a", "index": 0, "id": 17, "logprob": -0.2,
-                                          "top": [{"id": 17, "p": 0.8}, ...]}]}],
+                "finished": [], "evicted": 0,
+                "tokens": [{"request": "a", "index": 0, "id": 17, "logprob": -0.2,
+                            "top": [{"id": 17, "p": 0.8}, ...]}]}],
      "texts": {"17": {"text": "cat", "bytes": "636174"}}}
 
 `texts` has every token id of the answer. The engine is made and stepped on the thread of its
@@ -22,9 +23,11 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import Any
 
+from weft.cache.prefix_cache import PrefixQuery
 from weft.engine.request import RequestOutput
+from weft.engine.scheduling.sequence import Request as EngineRequest
 from weft.look.host import LookModel
-from weft.look.prefix_sharing import text_of
+from weft.look.prefix_sharing import CachedPrompt, text_of
 from weft.look.scratch_engine import ScratchConfig, ScratchEngine, ScratchStep
 from weft.text.tokenizer import Tokenizer
 
@@ -71,6 +74,13 @@ class ScratchSession:
             steps.append(self.engine.step())
             yield
         return self.answer(steps)
+
+    def num_cached(self, prompt: CachedPrompt) -> int:
+        """Engine thread: leading tokens of a prompt that the cache has now."""
+        source = None if prompt.source is None else tuple(prompt.source)
+        namespace = EngineRequest("", tuple(prompt.ids), 1, source, "").namespace
+        prefix_cache = self.engine.engine.kv_cache.prefix_cache
+        return prefix_cache.peek(PrefixQuery(list(prompt.ids), namespace))
 
     @property
     def engine(self) -> ScratchEngine:
@@ -128,6 +138,7 @@ def step_json(step: ScratchStep) -> dict[str, Any]:
         "ops": [event.to_json() for event in step.events],
         "arrived": step.arrived,
         "preempted": step.preempted,
+        "finished": step.finished,
         "evicted": step.num_evicted,
         "tokens": [token for output in step.outputs for token in tokens_json(output)],
     }

@@ -126,6 +126,7 @@ def decoder_tokens(
 def tokens_of_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, Tokens]:
     """The text of the bytes of ids, and the tokens with their places in it. Special tokens are not
     in the text; a byte that is no part of a character is U+FFFD there."""
+    check_ids(ids, tokenizer.vocab_size, "the list of ids")
     special = special_ids(tokenizer)
     all_bytes = tokenizer.token_bytes(ids)
     parts = [b"" if i in special else data for i, data in zip(ids, all_bytes, strict=True)]

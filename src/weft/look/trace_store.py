@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from weft.core.errors import UsageError
 from weft.look.host import LookModel
 from weft.look.trace import Trace
 
@@ -49,11 +50,15 @@ class TraceStore:
         return sum(one.trace.nbytes for one in self.traces.values())
 
     def put(self, key: str, model: LookModel, trace: Trace) -> None:
-        """Keep a trace; the one just put stays even if it alone is larger than the limit."""
+        """Keep a trace; the oldest use goes first. A UsageError for one that is larger than all
+        that may be kept."""
+        if trace.nbytes > self.max_bytes:
+            raise UsageError(
+                f"the trace has {trace.nbytes / 2**20:,.0f} MB, but the server keeps at most "
+                f"{self.max_bytes / 2**20:,.0f} MB. Use a shorter text, or a window of it."
+            )
         self.traces[key, trace.id] = StoredTrace(model, trace)
-        while len(self.traces) > 1 and (
-            len(self.traces) > self.max_traces or self.num_bytes > self.max_bytes
-        ):
+        while len(self.traces) > self.max_traces or self.num_bytes > self.max_bytes:
             self.traces.popitem(last=False)
 
     def get(self, key: str, trace_id: str) -> StoredTrace | None:

@@ -101,6 +101,13 @@ function sessionName() {
   return name;
 }
 
+let whenUnreachable = () => {};
+
+/** What is called when a request does not reach the server. @param {() => void} listener */
+export function listenUnreachable(listener) {
+  whenUnreachable = listener;
+}
+
 async function sendRequest(path, body, { signal, headers = {}, method = body === undefined ? "GET" : "POST" } = {}) {
   const key = readApiKey();
   const sent = { ...headers };
@@ -118,6 +125,7 @@ async function sendRequest(path, body, { signal, headers = {}, method = body ===
     });
   } catch (error) {
     if (isAborted(error)) throw error;
+    whenUnreachable();
     throw new RequestError("", 0, "offline");
   }
   if (!response.ok) throw await errorOf(response);

@@ -45,13 +45,14 @@ const LOADING_POLL_MS = 1000;
  * @property {import("./token_strip.js").TokenStrip} strip   hidden until a view sets tokens
  * @property {(items: import("./shell.js").RailItem[]) => void} setRail
  * @property {(sentence: string) => void} announce   reads a sentence aloud
- * @property {import("./connection.js").Connection} connection
+ * @property {any} kept   what `keep` of this view has returned before it was drawn anew, or null
  */
 
 /**
  * @typedef {Object} View
  * @property {(state: import("./state.js").PageState, changed: Set<string>) => void} update  fields other than view and model have changed
  * @property {() => void} unmount  ends requests and timers
+ * @property {() => any} [keep]  before the view is drawn anew: `context.kept` of the next one
  * @property {(key: string) => boolean} [onKey]  a key outside of fields; true if it was used
  */
 
@@ -76,14 +77,14 @@ function createPage() {
     view: null,
   };
   parts.header = createHeader(store, () => drawAnew(parts));
-  parts.connection = watchConnection(parts.banners, () => loadServer(parts));
+  watchConnection(parts.banners, () => loadServer(parts));
   return parts;
 }
 
 /** After a change of language. */
 function drawAnew(parts) {
   parts.inspector.element.replaceWith((parts.inspector = createInspector(parts.announce)).element);
-  mountView(parts);
+  remountView(parts);
 }
 
 function layout(parts) {
@@ -112,11 +113,10 @@ async function loadServer(parts) {
   }
   loading?.end();
   chooseModel(parts);
-  mountView(parts);
+  remountView(parts);
 }
 
 function serverFailed(parts, error) {
-  if (error instanceof RequestError && error.status === 0) parts.connection.lost();
   parts.header.update(parts.server.models);
   if (error instanceof RequestError && error.status === 503) {
     showLoading(parts, error.message);
@@ -143,7 +143,12 @@ function chooseModel(parts) {
   parts.store.set({ model: names.find((name) => models[name].is_loaded) ?? names[0] ?? "" });
 }
 
-function mountView(parts) {
+/** The same view again: it has what it had. */
+function remountView(parts) {
+  mountView(parts, parts.view?.keep?.() ?? null);
+}
+
+function mountView(parts, kept = null) {
   const { store, server } = parts;
   const state = store.get();
   parts.view?.unmount();
@@ -158,13 +163,13 @@ function mountView(parts) {
   if (!model) return;
   const root = h("div", { class: `view view-${state.view}` });
   replaceContent(parts.main, root);
-  parts.view = MOUNTS[state.view](root, contextOf(parts, model));
+  parts.view = MOUNTS[state.view](root, contextOf(parts, model, kept));
 }
 
 /** @returns {Context} */
-function contextOf(parts, model) {
-  const { store, server, inspector, strip, announce, connection } = parts;
-  return { store, server, model, inspector, strip, announce, connection, setRail: parts.rail.setItems };
+function contextOf(parts, model, kept) {
+  const { store, server, strip, announce } = parts;
+  return { store, server, model, strip, announce, kept, setRail: parts.rail.setItems, get inspector() { return parts.inspector; } };
 }
 
 function onStateChange(parts, state, changed) {
@@ -183,6 +188,7 @@ const STEPS = { "[": ["layer", -1], "]": ["layer", 1], ",": ["head", -1], ".": [
 function onKeyDown(parts, event) {
   const isTyping = event.target.closest?.("input, textarea, select, [contenteditable]");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.key === " " && event.target.closest?.("button, a, summary")) return; // it is pressed
   if (parts.view?.onKey?.(event.key)) event.preventDefault();
   else if (event.key === "?") showKeys();
   else if (event.key in STEPS && document.body.dataset.view !== "play") stepSelection(parts, ...STEPS[event.key]);

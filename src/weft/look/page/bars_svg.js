@@ -2,11 +2,12 @@
  * Horizontal bars as SVG: one row per item with label, bar and number.
  *
  * Values may be signed (bars start in the middle) and items struck out (excluded by top-k or top-p).
- * A row can be chosen by pointer; keyboard users choose in the table of the figure.
+ * A row can be chosen by pointer and by keyboard.
  * @module bars_svg
  */
 
 import { svg } from "./dom.js";
+import { rovingItems } from "./roving.js";
 import { rampColor, signedColor, largestSize } from "./color_ramp.js";
 
 const BAR_ROW = 24;
@@ -25,7 +26,8 @@ const CHAR_WIDTH = 8;
 /**
  * @param {Bar[]} bars
  * @param {{width: number, labelWidth?: number, scale?: number, isSigned?: boolean, name: string,
- *          choose?: (index: number) => void, cut?: number}} options
+ *          choose?: (index: number) => void, id?: string, cut?: number}} options
+ *   `id`: of bars that can be chosen, the same when they are drawn anew
  *   `cut`: draw the line between kept and excluded items above this row
  */
 export function barsSvg(bars, options) {
@@ -35,11 +37,12 @@ export function barsSvg(bars, options) {
   const scale = options.scale ?? largestSize(bars.flatMap((bar) => [bar.value, bar.ghost ?? 0]));
   const picture = svg("svg", {
     width, height: bars.length * BAR_ROW, viewBox: `0 0 ${width} ${bars.length * BAR_ROW}`,
-    role: "img", "aria-label": options.name, class: "bars",
+    role: options.choose ? "group" : "img", "aria-label": options.name, class: "bars",
   });
   bars.forEach((bar, row) => {
     picture.append(barRow(bar, row, { plot, scale, isSigned, width, labelWidth, choose: options.choose }));
   });
+  if (options.choose) rovingItems(options.id, [...picture.children]);
   if (options.cut > 0 && options.cut < bars.length) {
     const y = options.cut * BAR_ROW;
     picture.append(svg("line", { x1: 0, x2: width, y1: y, y2: y, class: "cut" }));
@@ -52,6 +55,8 @@ function barRow(bar, row, layout) {
   const y = row * BAR_ROW;
   const group = svg("g", {
     class: `bar-row${bar.isStruck ? " struck" : ""}${bar.isChosen ? " chosen" : ""}${choose ? " can-choose" : ""}`,
+    "aria-label": choose ? `${bar.label} ${bar.text}` : null,
+    "aria-pressed": choose ? String(bar.isChosen === true) : null,
     on: choose ? { click: () => choose(row) } : {},
   });
   const label = svg("text", { x: labelWidth, y: y + 16, "text-anchor": "end", class: "label" });

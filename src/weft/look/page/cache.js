@@ -4,10 +4,10 @@
  * @module cache
  */
 
-import { isAborted, postJson } from "./api.js";
+import { isAborted } from "./api.js";
 import { createPool, pageWords, pagesOfOp } from "./cache_pool.js";
 import { requestBadge, tokensText } from "./cache_names.js";
-import { isScratchGone, openScratch, requestsAfter } from "./cache_session.js";
+import { isScratchGone, openScratch, requestsAt } from "./cache_session.js";
 import { countReferences } from "./cache_state.js";
 import { createSharing } from "./cache_sharing.js";
 import { createTimeline } from "./cache_timeline.js";
@@ -15,12 +15,12 @@ import { createTree, nodeWords, nodesOfPage, orderedNodes } from "./cache_tree.j
 import { foreignText, h, replaceContent, uniqueId } from "./dom.js";
 import { createFigure } from "./figure.js";
 import { t } from "./i18n.js";
-import { emptyState, errorState, loadingState, notApplicable } from "./states.js";
+import { termsLine } from "./terms.js";
+import { emptyState, errorState, examplesOf, loadingState, notApplicable } from "./states.js";
 
 const POOL = { min: 8, max: 64, standard: 24 };
 const PAGE_SIZE = 4;
 const MAX_TOKENS = 24;
-const SCENARIO_TEXT = "The quick brown fox jumps over the lazy dog, and the quick brown cat sleeps.";
 
 /**
  * @param {HTMLElement} root
@@ -32,53 +32,75 @@ export function mountCache(root, context) {
     replaceContent(root, notApplicable(t("cache.unavailable")));
     return { update() {}, unmount() {} };
   }
-  const view = { context, root, session: null, moment: 0, page: null, node: null, ticket: 0, status: h("div", { class: "cache-status" }), result: h("div", { class: "cache-result", hidden: true }) };
+  const view = { context, root, session: null, moment: 0, page: null, node: null, ticket: 0, running: null, status: h("div", { class: "cache-status" }), result: h("div", { class: "cache-result", hidden: true }) };
   view.form = createCacheForm(view);
   view.pool = createPool((page) => selectPart(view, { page, node: null }));
   view.tree = createTree((node) => selectPart(view, { page: null, node }));
   view.timeline = createTimeline({ onMoment: (moment) => showMoment(view, moment), onStep: (count) => runEngine(view, (session) => session.step(count)) });
-  view.sharing = createSharing(context, () => view.form.prompts());
+  view.sharing = createSharing(context, () => view.form.prompts(), () => view.session);
   view.figures = createFigures(view);
   const figures = Object.values(view.figures).map((figure) => figure.element);
   replaceContent(view.result, view.timeline.element, figures);
   replaceContent(root, h("h1", { class: "visually-hidden" }, t("shell.cache")), view.form.element, view.status, view.result, view.sharing.element);
-  showCacheEmpty(view);
+  if (context.kept?.session) showKept(view);
+  else showCacheEmpty(view);
   const redraw = () => view.session && drawMoment(view);
   window.addEventListener("resize", redraw);
   return {
     update() {},
     onKey: (key) => view.timeline.onKey(key),
+    keep() {
+      const { session, moment, page, node, form } = view;
+      view.isKept = true;
+      return { session, moment, page, node, prompts: form.prompts(), ...form.settings() };
+    },
     unmount() {
       view.ticket += 1;
       view.timeline.stop();
       window.removeEventListener("resize", redraw);
-      view.session?.close();
+      if (!view.isKept) view.session?.close();
     },
   };
 }
 
+/** The engine and the moment that were shown before the view was drawn anew. */
+function showKept(view) {
+  const { session, moment, page, node } = view.context.kept;
+  Object.assign(view, { session, page, node });
+  showEngine(view);
+  showMoment(view, moment);
+}
+
+function showEngine(view) {
+  const { history, snapshot } = view.session;
+  view.form.setReady(true);
+  view.result.hidden = false;
+  view.context.setRail(cacheRail(view));
+  view.timeline.setHistory(history, snapshot.is_idle);
+}
+
 function showCacheEmpty(view) {
-  const examples = (view.context.model.examples ?? []).slice(1, 4);
-  const state = emptyState(t("cache.empty"), examples, (one) => view.form.fill(one.text));
+  const state = emptyState(t("cache.empty"), examplesOf(view.context.model).slice(0, 3), (one) => view.form.fill(one.text));
   replaceContent(view.status, state, scenarioButton(view));
 }
 
 function scenarioButton(view) {
-  const start = () => openEngine(view, { scenario: view.form.prompts()[0] || SCENARIO_TEXT });
+  const start = () => openEngine(view, { scenario: view.form.prompts()[0] });
   return h("button", { type: "button", class: "button", on: { click: start } }, t("cache.scenario"));
 }
 
 function createCacheForm(view) {
-  const { store, model } = view.context;
+  const { store, model, kept } = view.context;
   const id = uniqueId("cache");
   const field = (name, value) => h("textarea", { id: `${id}-${name}`, class: "field", rows: "2", spellcheck: "false", dir: "auto", value });
-  const text = store.get().text || model.examples?.[0]?.text || SCENARIO_TEXT;
-  const first = field("first", text);
-  const second = field("second", secondPrompt(text));
-  const pages = h("input", { id: `${id}-pages`, type: "range", min: POOL.min, max: POOL.max, value: POOL.standard });
-  const number = h("output", { for: pages.id, class: "number" }, POOL.standard);
+  const text = store.get().text || model.examples?.[0]?.text || examplesOf({}).at(-1).text;
+  const prompts = kept?.prompts ?? [text, secondPrompt(text)];
+  const first = field("first", prompts[0]);
+  const second = field("second", prompts[1]);
+  const pages = h("input", { id: `${id}-pages`, type: "range", min: POOL.min, max: POOL.max, value: kept?.num_pages ?? POOL.standard });
+  const number = h("output", { for: pages.id, class: "number" }, pages.value);
   pages.addEventListener("input", () => replaceContent(number, pages.value));
-  const beam = h("select", { id: `${id}-beam` }, [0, 2, 4].map((width) => h("option", { value: width }, width ? t("cache.beam.width", { n: width }) : t("cache.beam.none"))));
+  const beam = h("select", { id: `${id}-beam` }, [0, 2, 4].map((width) => h("option", { value: width, selected: width === kept?.beam }, width ? t("cache.beam.width", { n: width }) : t("cache.beam.none"))));
   const submit = (event) => {
     event.preventDefault();
     openEngine(view, {});
@@ -114,7 +136,7 @@ async function openEngine(view, { scenario = null }) {
   view.session = null;
   view.form.setReady(false);
   view.timeline.stop();
-  await withServer(view, () => openEngine(view, { scenario }), async () => {
+  await runAlone(view, () => openEngine(view, { scenario }), async () => {
     const session = await openScratch({ model, num_pages: scenario ? null : num_pages, page_size: PAGE_SIZE, scenario });
     if (!scenario) await session.submit(requestBody(view, view.form.prompts()[0]));
     await session.step(1);
@@ -129,20 +151,41 @@ function requestBody(view, text) {
 
 function sendSecond(view) {
   const text = view.form.prompts()[1];
-  runEngine(view, async (session) => {
-    await session.submit(requestBody(view, text));
+  const body = requestBody(view, text);
+  const send = async (session) => {
+    await session.submit(body);
     await session.step(1);
-  });
+  };
+  runEngine(view, send, true);
 }
 
-/** Change the scratch engine that is there; the newest moment is shown then. */
-async function runEngine(view, change) {
+/** Change the scratch engine that is there; the newest moment is shown then. While it works, a
+ * change is ignored unless it waits. */
+async function runEngine(view, change, waits = false) {
+  if (view.running && !waits) return view.running;
+  while (view.running) await view.running;
   const { session } = view;
-  if (!session) return;
-  await withServer(view, () => runEngine(view, change), async () => {
+  if (session) await runAlone(view, () => runEngine(view, change, waits), () => changedEngine(session, change));
+}
+
+/** The engine after a change; one that the server has dropped is run again. */
+async function changedEngine(session, change) {
+  try {
     await change(session);
     return session;
-  });
+  } catch (error) {
+    if (!isScratchGone(error)) throw error;
+  }
+  const again = await session.again();
+  await change(again);
+  return again;
+}
+
+async function runAlone(view, retry, work) {
+  const running = withServer(view, retry, work);
+  view.running = running;
+  await running;
+  if (view.running === running) view.running = null;
 }
 
 /** Run something that needs the server; its errors are shown in place. */
@@ -154,31 +197,31 @@ async function withServer(view, retry, work) {
   view.result.classList.add("is-dimmed");
   try {
     const session = await work();
-    if (ticket !== view.ticket) return session.close();
-    view.session = session;
-    view.form.setReady(true);
-    if (view.result.hidden) {
-      view.result.hidden = false;
-      view.context.setRail(cacheRail(view));
+    if (ticket !== view.ticket) {
+      if (session !== view.session) session.close();
+      return;
     }
-    view.timeline.setHistory(session.history, session.snapshot.is_idle);
+    const isAgain = view.session !== null && view.session !== session;
+    view.session = session;
+    showEngine(view);
     showMoment(view, session.history.length());
     loading.end();
+    if (isAgain) replaceContent(view.status, h("p", { class: "state state-expired", role: "status", data: { state: "expired" } }, t("cache.expired")));
     view.result.classList.remove("is-dimmed");
   } catch (error) {
     loading.end();
     if (ticket !== view.ticket || isAborted(error)) return;
     view.timeline.stop();
-    replaceContent(view.status, isScratchGone(error) ? errorState(new Error(t("cache.expired")), () => openEngine(view, {})) : errorState(error, retry));
+    replaceContent(view.status, errorState(error, retry));
   }
 }
 
 function createFigures(view) {
   const pool = createFigure({ id: "cache-pool", question: t("cache.pool.title"), picture: () => view.pool.picture(), table: () => poolTable(view) });
-  pool.body.append(view.pool.element, h("p", { class: "hint" }, t("cache.pool.legend")));
+  pool.body.append(view.pool.element, h("p", { class: "hint" }, t("cache.pool.legend")), termsLine(["KV cache"]));
   const tree = createFigure({ id: "cache-tree", question: t("cache.tree.title"), picture: () => view.tree.picture(), table: () => treeTable(view) });
   tree.body.append(view.tree.element);
-  const requests = createFigure({ id: "cache-requests", question: t("cache.requests.title") });
+  const requests = createFigure({ id: "cache-requests", question: t("cache.requests.title"), table: () => requestTable(view) });
   return { pool, tree, requests };
 }
 
@@ -222,16 +265,28 @@ function drawLines(view, state, numPages) {
 
 function drawRequests(view) {
   const { session, moment } = view;
-  const rows = requestsAfter(session, session.history.stepsAt(moment)).map((one) =>
+  const rows = requestsAt(session, moment).map((one) =>
     h(
       "li",
       { class: "request-row" },
       requestBadge(one.name),
       h("p", { class: "request-text" }, foreignText(tokensText(one.prompt, session.texts), "span", { class: "request-prompt" }), one.outputs.map((ids, index) => [" ", one.outputs.length > 1 ? h("span", { class: "hint" }, `${index} `) : null, foreignText(tokensText(ids, session.texts), "strong")])),
-      h("p", { class: "hint" }, t(`cache.state.${one.finish ? "finished" : one.state}`), one.cached === null ? "" : `, ${t("cache.cached", { n: one.cached })}`),
+      h("p", { class: "hint" }, stateWords(one), one.cached === null ? "" : `, ${t("cache.cached", { n: one.cached })}`),
     ),
   );
   replaceContent(view.figures.requests.body, h("ul", { class: "request-list" }, rows));
+}
+
+function stateWords(one) {
+  return t(`cache.state.${one.finish ? "finished" : one.state}`);
+}
+
+function requestTable({ session, moment }) {
+  const words = (ids) => tokensText(ids, session.texts);
+  return {
+    columns: [t("cache.rail.requests"), t("cache.column.state"), t("cache.column.cached"), t("cache.column.prompt"), t("cache.column.written")],
+    rows: requestsAt(session, moment).map((one) => [one.name, stateWords(one), one.cached ?? "–", words(one.prompt), one.outputs.map(words).join(" / ")]),
+  };
 }
 
 function selectPart(view, selection) {

@@ -25,9 +25,11 @@ const COPY_EVERY = 64;
  * @property {() => number} length               number of operations
  * @property {(step: CacheStep) => void} add
  * @property {(moment: number) => import("./cache_state.js").CacheState} stateAt  after so many operations
+ * @property {(moment: number) => Object[]} opsUntil
  * @property {(moment: number) => Object|null} opAt  the operation that led to a moment; null at 0
- * @property {(moment: number) => number} stepsAt  how many steps are complete, or have begun, then
- * @property {(count: number) => number} momentOf  the moment after the first `count` steps
+ * @property {(moment: number) => number} completeAt  how many steps are complete then
+ * @property {(moment: number) => number} stepsAt  how many have begun
+ * @property {(moment: number, direction: number) => number} nextEnd  the next, or previous, end of a step
  */
 
 /** @param {{pages: Object[], nodes: Object[]}} snapshot @returns {CacheHistory} */
@@ -52,13 +54,16 @@ export function createCacheHistory(snapshot) {
     for (const op of ops.slice(place * COPY_EVERY, moment)) applyCacheOp(state, op);
     return state;
   };
+  const completeAt = (moment) => ends.findLastIndex((end) => end <= moment); // a step may have no operations
   return {
     steps,
     add,
     stateAt,
     length: () => ops.length,
+    opsUntil: (moment) => ops.slice(0, moment),
     opAt: (moment) => ops[moment - 1] ?? null,
-    stepsAt: (moment) => ends.findIndex((end) => end >= moment),
-    momentOf: (count) => ends[Math.max(0, Math.min(count, steps.length))],
+    completeAt,
+    stepsAt: (moment) => completeAt(moment) + (ends.includes(moment) ? 0 : 1),
+    nextEnd: (moment, direction) => (direction > 0 ? ends.find((end) => end > moment) : ends.findLast((end) => end < moment)) ?? moment,
   };
 }

@@ -16,6 +16,8 @@ const EXPIRED = "scratch_expired";
  * @property {Object<string, {text: string, bytes: string}>} texts  by token id
  * @property {(request: Object) => Promise<string>} submit  the name of the request
  * @property {(count: number) => Promise<void>} step        so many steps, fewer if it is idle then
+ * @property {(prompts: Object) => Promise<Object>} why     why the second prompt did not share the first one's pages
+ * @property {() => Promise<ScratchSession>} again  a new engine after the same requests and steps
  * @property {() => void} close
  */
 
@@ -33,12 +35,26 @@ export async function openScratch(settings) {
     session.snapshot = answer.snapshot;
     return answer;
   };
-  session.submit = async (request) => receive(await postJson(`${path}/submit`, request)).name;
-  session.step = async (count) => {
-    receive(await postJson(`${path}/step`, { count }));
+  const actions = [];
+  session.submit = async (request) => {
+    const answer = receive(await postJson(`${path}/submit`, request));
+    actions.push((other) => other.submit(request));
+    return answer.name;
   };
+  session.step = async (count) => {
+    const { steps } = receive(await postJson(`${path}/step`, { count }));
+    if (steps.length) actions.push((other) => other.step(steps.length));
+  };
+  session.why = (prompts) => postJson(`${path}/why`, prompts);
+  session.again = async () => {
+    const other = await openScratch(settings);
+    for (const act of actions) await act(other);
+    return other;
+  };
+  let isOpen = true;
   session.close = () => {
-    sendDelete(path).catch(() => {});
+    if (isOpen) sendDelete(path).catch(() => {});
+    isOpen = false;
   };
   return session;
 }
@@ -49,18 +65,17 @@ export function isScratchGone(error) {
 }
 
 /**
- * What each request had written after so many steps.
+ * What each request had written at a moment: the tokens of complete steps.
  * @param {ScratchSession} session
- * @param {number} steps
+ * @param {number} moment
  * @returns {Array<{name: string, prompt: number[], cached: number|null, outputs: number[][], finish: string|null, state: string}>}
  */
-export function requestsAfter(session, steps) {
-  const past = session.history.steps.slice(0, steps);
-  const isLast = steps === session.history.steps.length;
-  const arrived = new Set(past.flatMap((step) => step.arrived));
-  return session.snapshot.requests
-    .filter((one) => isLast || arrived.has(one.name))
-    .map((one) => (isLast ? lastForm(one) : pastForm(one, past)));
+export function requestsAt({ history, snapshot }, moment) {
+  if (moment === history.length()) return snapshot.requests.map(lastForm);
+  const past = history.steps.slice(0, history.completeAt(moment));
+  const arrived = new Set(history.steps.slice(0, history.stepsAt(moment)).flatMap((step) => step.arrived));
+  const ops = history.opsUntil(moment);
+  return snapshot.requests.filter((one) => arrived.has(one.name)).map((one) => pastForm(one, past, ops));
 }
 
 function lastForm(one) {
@@ -68,15 +83,22 @@ function lastForm(one) {
   return { ...one, cached: one.num_cached, outputs: one.outputs.length ? one.outputs : running };
 }
 
-function pastForm(one, past) {
+/** A request is admitted once it holds a page. */
+function pastForm(one, past, ops) {
   const outputs = [];
   for (const token of past.flatMap((step) => step.tokens)) {
     if (token.request === one.name) (outputs[token.index] ??= []).push(token.id);
   }
-  const written = outputs.reduce((sum, ids) => sum + (ids?.length ?? 0), 0);
-  const isComplete = one.finish !== null && written === one.outputs.reduce((sum, ids) => sum + ids.length, 0);
+  const isFinished = past.some((step) => step.finished.includes(one.name));
+  const isAdmitted = ops.some((op) => op.owner?.startsWith(`${one.name}/`));
   const lastLoss = past.findLastIndex((step) => step.preempted.includes(one.name));
   const lastToken = past.findLastIndex((step) => step.tokens.some((token) => token.request === one.name));
-  const state = lastLoss > lastToken ? "waiting" : "running";
-  return { name: one.name, prompt: one.prompt, cached: one.num_cached, outputs: [...outputs].map((ids) => ids ?? []), finish: isComplete ? one.finish : null, state };
+  return {
+    name: one.name,
+    prompt: one.prompt,
+    cached: isAdmitted ? one.num_cached : null,
+    outputs: isFinished ? one.outputs : [...outputs].map((ids) => ids ?? []),
+    finish: isFinished ? one.finish : null,
+    state: isAdmitted && lastLoss <= lastToken ? "running" : "waiting",
+  };
 }

@@ -48,8 +48,9 @@ export function createTimeline({ onMoment, onStep }) {
   const element = h("div", { class: "timeline" }, h("label", { for: slider.id }, t("cache.timeline")), slider, words, row);
   const keys = { n: forward, " ": play };
   const onKey = (key) => {
-    if (line.history && key in keys) keys[key].click();
-    return line.history !== null && key in keys;
+    if (!line.history || !(key in keys) || keys[key].disabled) return false;
+    keys[key].click();
+    return true;
   };
   return { element, show, setHistory: (history, isIdle) => Object.assign(line, { history, isIdle }), stop, onKey };
 }
@@ -72,9 +73,7 @@ function isAtLastMoment(line) {
 async function moveStep(line, direction, onMoment, onStep) {
   const { history, moment } = line;
   if (direction > 0 && moment >= history.length()) return onStep(1);
-  const steps = history.stepsAt(moment);
-  const isInside = history.momentOf(steps) !== moment;
-  onMoment(history.momentOf(direction > 0 ? steps + (isInside ? 0 : 1) : steps - 1));
+  onMoment(history.nextEnd(moment, direction));
 }
 
 /** "step 3 of 12, event 40 of 96: page 5 is allocated for request a" */

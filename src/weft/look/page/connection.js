@@ -3,20 +3,14 @@
  * @module connection
  */
 
+import { listenUnreachable } from "./api.js";
 import { offlineBanner } from "./states.js";
 
 const ASK_EVERY_MS = 2000;
 
 /**
- * @typedef {Object} Connection
- * @property {() => void} lost    a request did not reach the server
- * @property {() => boolean} isLost
- */
-
-/**
  * @param {HTMLElement} place where the banner appears
  * @param {() => void} onBack called when the server answers again
- * @returns {Connection}
  */
 export function watchConnection(place, onBack) {
   let banner = null;
@@ -38,5 +32,5 @@ export function watchConnection(place, onBack) {
     setTimeout(ask, ASK_EVERY_MS);
   };
   window.addEventListener("offline", lost);
-  return { lost, isLost: () => banner !== null };
+  listenUnreachable(lost);
 }

@@ -7,7 +7,7 @@
 import { h, replaceContent, uniqueId } from "./dom.js";
 import { icon } from "./icons.js";
 import { t } from "./i18n.js";
-import { csvText, downloadBlob, pngBlob, svgText } from "./save.js";
+import { csvText, downloadBlob, pngBlob, stackedPicture, svgText } from "./save.js";
 
 /**
  * @typedef {Object} FigureTable
@@ -21,7 +21,7 @@ import { csvText, downloadBlob, pngBlob, svgText } from "./save.js";
  * @property {string} id         `attention-map`: of the section, in the address and file names
  * @property {string} question   "What does 它 look at?"
  * @property {boolean} [isOpen]  false: title and line only, until it is opened
- * @property {() => (SVGSVGElement|HTMLCanvasElement|null)} [picture]  what SVG and PNG save
+ * @property {() => (Element|null|Array<Element|null>)} [picture]  what SVG and PNG save: SVG or canvas
  * @property {() => FigureTable} [table]  asked for when it is opened or saved
  * @property {import("./dom.js").Child} [maths]  formula and shapes
  * @property {(isOpen: boolean) => void} [onToggle]
@@ -35,6 +35,7 @@ import { csvText, downloadBlob, pngBlob, svgText } from "./save.js";
  * @property {(...line: import("./dom.js").Child[]) => void} setLine  one line with the real numbers
  * @property {(...maths: import("./dom.js").Child[]) => void} setMaths
  * @property {() => void} refresh   draws an open table anew
+ * @property {() => void} showTable  opens it
  * @property {() => boolean} isOpen
  * @property {(isOpen: boolean) => void} setOpen
  */
@@ -65,6 +66,7 @@ export function createFigure(options) {
     setLine: (...children) => replaceContent(line, ...children),
     setMaths: (...children) => replaceContent(maths, ...children),
     refresh: () => table?.refresh(),
+    showTable: () => table?.show(),
     isOpen: () => !body.hidden,
     setOpen,
   };
@@ -82,7 +84,12 @@ function tableFold(options) {
     if (element.open) replaceContent(box, tableElement(options.table(), options.question));
   };
   element.addEventListener("toggle", refresh);
-  return { element, refresh };
+  const show = () => {
+    element.open = true;
+    refresh();
+    box.focus();
+  };
+  return { element, refresh, show };
 }
 
 /** A real table with headers of rows and columns. @param {FigureTable} table @param {string} caption */
@@ -104,7 +111,10 @@ export function tableElement(table, caption) {
 
 function saveFold(options) {
   const button = (label, save) => h("button", { type: "button", class: "button", on: { click: save } }, icon("save"), label);
-  const picture = () => options.picture?.() ?? null;
+  const picture = () => {
+    const shown = [options.picture()].flat().filter(Boolean);
+    return shown.length > 1 ? stackedPicture(shown) : shown[0];
+  };
   const buttons = [];
   if (options.picture) {
     buttons.push(button("SVG", () => saveSvg(options.id, picture())), button("PNG", () => savePng(options.id, picture())));

@@ -70,6 +70,11 @@ export function t(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }
 
+/** The headers of a table: one text, cut at "|". @param {string} key @returns {string[]} */
+export function headersOf(key) {
+  return t(key).split("|");
+}
+
 /** Whether there is a text for a key. @param {string} key */
 export function hasText(key) {
   return key in texts[current];

@@ -5,8 +5,10 @@
  */
 
 import { foreignText, h, replaceContent } from "./dom.js";
+import { icon } from "./icons.js";
 import { t } from "./i18n.js";
 import { formatShare } from "./numbers.js";
+import { csvText, downloadBlob } from "./save.js";
 import { pieceLabel } from "./tokens.js";
 
 /**
@@ -59,8 +61,19 @@ function selectionContent(selection) {
     selection.sentence ? h("p", { class: "inspector-sentence" }, selection.sentence) : null,
     selection.facts?.length ? factList(selection.facts) : null,
     selection.top?.length ? candidateList(selection.top) : null,
-    selection.actions ? h("div", { class: "button-row" }, selection.actions) : null,
+    h("div", { class: "button-row" }, selection.actions, selection.facts?.length ? saveButton(selection) : null),
   ];
+}
+
+/** The numbers of the selection as a file. */
+function saveButton({ title, piece, facts, top = [] }) {
+  const rows = () => [
+    [title, piece ?? ""],
+    ...facts.map(([name, value]) => [name, value instanceof Node ? value.textContent : String(value)]),
+    ...top.map((one) => [pieceLabel(one), one.p]),
+  ];
+  const save = () => downloadBlob(new Blob(["\ufeff", csvText(rows())], { type: "text/csv" }), "selection.csv");
+  return h("button", { type: "button", class: "button", on: { click: save } }, icon("save"), t("figure.save"));
 }
 
 /** Names and values. @param {Array<[string, import("./dom.js").Child]>} facts */

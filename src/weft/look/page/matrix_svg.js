@@ -87,7 +87,7 @@ function matrixPicture(shown, geometry, canvas) {
     svg("rect", { x: left, y: top, width, height, class: "frame" }),
     geometry.hasLabels ? matrixLabels(shown, geometry) : null,
     svg("rect", { ...row, class: "chosen-row" }),
-    svg("rect", { ...chosen, class: "chosen-cell" }),
+    shown.column < 0 ? null : svg("rect", { ...chosen, class: "chosen-cell" }),
   );
 }
 

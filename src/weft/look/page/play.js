@@ -23,7 +23,7 @@ const WRITE_HASH_MS = 300;
  * @returns {import("./app.js").View}
  */
 export function mountPlay(root, context) {
-  let place = buildPlay(root, context);
+  let place = buildPlay(root, context, context.kept);
   return {
     update(state, changed) {
       const isElsewhere = ["mode", "text", "turns", "system"].some((name) => changed.has(name)) && !place.isWriting;
@@ -33,18 +33,28 @@ export function mountPlay(root, context) {
         place = buildPlay(root, context);
       } else if (hasParameters) place.code.update();
     },
+    keep: () => keptPlay(place),
     unmount: () => place.unmount(),
     onKey: (key) => key === "Escape" && place.stop(),
   };
 }
 
+/** The answers, also one that is being written; errors are not kept. */
+function keptPlay(place) {
+  const { output, chat, run, last, mode } = place;
+  const hasAnswer = !place.root.querySelector(".state-empty, .state-error, .state-busy, .state-key");
+  const kept = { mode, parts: hasAnswer ? [...output.children] : [], answers: chat?.answers, run: hasAnswer ? run : null, last, unmounts: place.unmounts };
+  Object.assign(place, { unmounts: [], run: hasAnswer ? null : run, abort: hasAnswer ? null : place.abort });
+  return kept;
+}
+
 /** What belongs to one mode; replaced as a whole when another is chosen. */
-function buildPlay(root, context) {
+function buildPlay(root, context, kept = null) {
   const { store, model } = context;
   const modes = modesOf(model);
   const wanted = store.get().mode;
   const mode = modes.includes(wanted) ? wanted : modes[0];
-  const place = { root, context, mode, run: null, isWriting: false, abort: null, last: null, unmounts: [] };
+  const place = { root, context, mode, run: null, isWriting: false, abort: null, last: null, unmounts: [], kept: kept?.mode === mode ? kept : null };
   place.set = (patch) => {
     place.isWriting = true;
     store.set(patch);
@@ -67,15 +77,23 @@ function fillPlay(place, missingMode) {
   const { root, context, mode } = place;
   place.output = h("div", { class: "play-output" });
   place.composer = createComposer(place);
-  place.chat = mode === "chat" ? createConversation(context, chatActions(place)) : null;
+  place.chat = mode === "chat" ? createConversation(context, chatActions(place), place.kept?.answers) : null;
   place.code = createCodeSection(context, () => ({ mode, state: { ...context.store.get(), text: place.field.value } }));
   const parts = mode === "chat" ? [h("div", { class: "play-thread" }, place.chat.element, place.output), place.composer] : [place.composer, place.output];
   root.dataset.mode = mode;
   const title = h("h1", { class: "play-title" }, t(`play.title.${mode}`));
   replaceContent(root, title, missingMode ? notApplicable(t("play.missing", { mode: t(`play.mode.${missingMode}`) })) : null, parts);
   context.inspector.setSections(parameterForm(mode, context), modelCard(context), place.code.element);
-  place.chat?.update(context.store.get().turns);
-  if (!context.store.get().turns.length) showPlayEmpty(place);
+  place.chat?.update(context.store.get().turns, place.kept?.run?.element);
+  if (place.kept) showKeptAnswer(place, place.kept);
+  if (!place.output.children.length && !context.store.get().turns.length) showPlayEmpty(place);
+}
+
+function showKeptAnswer(place, { parts, run, last, unmounts }) {
+  place.last = last;
+  place.unmounts.push(...unmounts);
+  replaceContent(place.output, parts);
+  if (run) begin(place, run);
 }
 
 /** The input with its label, Run and Stop. */

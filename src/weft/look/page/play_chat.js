@@ -20,10 +20,10 @@ import { copyText } from "./play_code.js";
  * probabilities; others are plain text.
  * @param {import("./app.js").Context} context
  * @param {ChatActions} actions
+ * @param {Map<Object, Node>} [answers]  of the conversation before it was drawn anew
  */
-export function createConversation(context, actions) {
+export function createConversation(context, actions, answers = new Map()) {
   const element = h("ol", { class: "turns", "aria-label": t("play.conversation") });
-  const answers = new Map();
   /** @param {Array<{role: string, content: string}>} turns @param {Node|null} running element of the answer that is being written */
   const update = (turns, running = null) => {
     const items = turns.map((turn, index) => turnItem(turn, index, turns, { context, actions, answers, running }));
@@ -31,7 +31,7 @@ export function createConversation(context, actions) {
     replaceContent(element, items);
     element.hidden = !items.length;
   };
-  return { element, update, keep: (turn, answer) => answers.set(turn, answer), answerOf: (turn) => answers.get(turn) };
+  return { element, answers, update, keep: (turn, answer) => answers.set(turn, answer), answerOf: (turn) => answers.get(turn) };
 }
 
 function turnName(role) {

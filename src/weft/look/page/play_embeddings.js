@@ -9,6 +9,7 @@ import { h, replaceContent, svg } from "./dom.js";
 import { createFigure } from "./figure.js";
 import { t } from "./i18n.js";
 import { formatCount, formatSigned, formatTime } from "./numbers.js";
+import { rovingItems } from "./roving.js";
 import { errorState, loadingState, reducedNotice } from "./states.js";
 
 const MAX_SHOWN = 16;
@@ -58,7 +59,7 @@ export function cosines(vectors) {
 function similarityFigure(context, texts, result) {
   const values = cosines(result.data.map((one) => one.embedding));
   const number = Math.min(texts.length, MAX_SHOWN);
-  const picture = svg("svg", { class: "similarity", role: "img", width: LABELS + number * CELL, height: number * CELL });
+  const picture = svg("svg", { class: "similarity", role: "group", width: LABELS + number * CELL, height: number * CELL });
   const figure = createFigure({
     id: "similarity",
     question: t("play.similarity"),
@@ -66,7 +67,10 @@ function similarityFigure(context, texts, result) {
     table: () => ({ columns: ["", ...texts], rows: texts.map((text, i) => [text, ...values[i].map((one) => formatSigned(one, 4))]) }),
     maths: t("play.similarity.maths"),
   });
-  const draw = () => replaceContent(picture, similarityMarks(context, texts.slice(0, number), values));
+  const draw = () => {
+    replaceContent(picture, similarityMarks(context, texts.slice(0, number), values));
+    rovingItems("similarity", [...picture.querySelectorAll(".similarity-cell")], number);
+  };
   draw();
   figure.body.append(h("div", { class: "similarity-box", tabindex: "0", role: "group", "aria-label": t("play.similarity") }, picture));
   const sentence = closestPair(texts, values);
@@ -109,7 +113,7 @@ function similarityCell(context, { i, j, text, other, value }, table) {
   const box = { x: LABELS + j * CELL, y: i * CELL, width: CELL, height: CELL };
   return svg(
     "g",
-    { class: "similarity-cell", on: { click: select } },
+    { class: "similarity-cell", "aria-label": `${i + 1}, ${j + 1}: ${formatSigned(value, 4)}`, on: { click: select } },
     svg("rect", { ...box, fill: `color(srgb ${[...color].map((one) => (one / 255).toFixed(4)).join(" ")})` }),
     svg("text", { class: isDark ? "on-dark" : "on-light", x: box.x + CELL / 2, y: box.y + CELL / 2 }, formatSigned(value)),
   );

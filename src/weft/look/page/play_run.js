@@ -4,7 +4,7 @@
  * @module play_run
  */
 
-import { RequestError, isAborted, postJson } from "./api.js";
+import { isAborted, postJson } from "./api.js";
 import { foreignText, h, replaceContent } from "./dom.js";
 import { icon } from "./icons.js";
 import { t } from "./i18n.js";
@@ -54,7 +54,7 @@ export function startRun(context, { mode, request, onRetry, previous = null }) {
   };
   const ended = readAnswer({ mode, request, signal: abort.signal, arrived, show }).then(
     () => (answer.isComplete = true),
-    (error) => failed(error, { context, element, place, loading, onRetry }),
+    (error) => failed(error, { element, place, loading, onRetry }),
   ).then(() => {
     times.end = performance.now();
     keepingPlace(() => loading.end());
@@ -121,9 +121,8 @@ function takePart(answer, part, { written, reasoning }) {
   }
 }
 
-function failed(error, { context, element, place, loading, onRetry }) {
+function failed(error, { element, place, loading, onRetry }) {
   if (isAborted(error)) return;
-  if (error instanceof RequestError && error.status === 0) context.connection.lost();
   loading.end();
   keepingPlace(() => element.append(errorState(error, onRetry)));
   if (!place.isConnected) return;

@@ -3,8 +3,11 @@
  * @module save
  */
 
+import { h, svg } from "./dom.js";
+
 const INLINED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor", "dominant-baseline"];
 const PNG_SCALE = 2;
+const STACK_GAP = 12;
 
 /** Offer a blob as a download. @param {Blob} blob @param {string} name */
 export function downloadBlob(blob, name) {
@@ -34,6 +37,26 @@ function inlineStyles(from, to) {
   for (const name of INLINED) to.setAttribute(name, style.getPropertyValue(name));
   to.removeAttribute("class");
   [...from.children].forEach((child, index) => inlineStyles(child, to.children[index]));
+}
+
+/** Pictures below each other as one, which is in the page while it is read. @param {Element[]} parts */
+export function stackedPicture(parts) {
+  let [width, height] = [0, 0];
+  const copies = parts.map((part) => {
+    const box = part.getBoundingClientRect();
+    const at = { x: 0, y: height, width: box.width, height: box.height };
+    width = Math.max(width, box.width);
+    height += box.height + STACK_GAP;
+    if (part instanceof HTMLCanvasElement) return svg("image", { ...at, href: part.toDataURL("image/png") });
+    const copy = part.cloneNode(true);
+    for (const [name, value] of Object.entries(at)) copy.setAttribute(name, value);
+    return copy;
+  });
+  const picture = svg("svg", { width, height }, copies);
+  const hidden = h("div", { class: "offscreen", "aria-hidden": "true" }, picture);
+  parts[0].parentNode.append(hidden);
+  setTimeout(() => hidden.remove(), 2000);
+  return picture;
 }
 
 /** An SVG or canvas element as PNG. @param {SVGSVGElement|HTMLCanvasElement} element @returns {Promise<Blob>} */

@@ -19,6 +19,7 @@
  * @property {string} target  of Walk: the target text of an encoder-decoder; "" for the model's own
  * @property {string} system  system prompt of a chat
  * @property {Array<{role: string, content: string}>} turns  the conversation before `text`
+ * @property {string} ids     of Walk: what its decoder reads, "3,5,7", in the place of a text
  * @property {number|null} token  selected position of the stack's tokens, from 0
  * @property {number|null} layer  selected layer, from 0
  * @property {number|null} head   selected head, from 0
@@ -47,6 +48,7 @@ export const STATE_FIELDS = {
   alternatives: ["integer", null],
   // Walk
   panel: ["text", ""],
+  ids: ["text", ""],
   key: ["integer", null],
 };
 

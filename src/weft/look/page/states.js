@@ -78,6 +78,14 @@ export function reducedNotice(sentence, onExact) {
   );
 }
 
+const STANDARD_EXAMPLES = ["我吃了苹果，它很甜", "I ate the apple because it was sweet.", "The keys to the cabinet are on the table.", "The quick brown fox jumps over the lazy dog, and the quick brown cat sleeps."];
+
+/** The model's own examples, then general ones. @param {import("./app.js").ModelInfo} model @returns {Example[]} */
+export function examplesOf(model) {
+  const own = model.examples ?? [];
+  return [...own, ...STANDARD_EXAMPLES.filter((text) => !own.some((one) => one.text === text)).map((text) => ({ text }))].slice(0, 4);
+}
+
 /** One sentence about why there is nothing to show. @param {string} sentence @param {...import("./dom.js").Child} more */
 export function notApplicable(sentence, ...more) {
   return h("div", { class: "state state-none", data: { state: "not-applicable" } }, h("p", {}, sentence), more);
@@ -92,6 +100,7 @@ export function errorState(error, onRetry) {
   const known = error instanceof RequestError ? error : new RequestError(String(error?.message ?? error), -1);
   if (known.status === 429 || (known.status === 503 && known.retryAfter !== null)) return busyState(known, onRetry);
   if (known.status === 401 || (known.status === 403 && /API key/.test(known.message))) return keyState(known, onRetry);
+  if (known.status === 403) return notApplicable(t("state.disabled"));
   if (known.status === 0) return plainError("offline", t("state.offline"), onRetry);
   if (known.code === "trace_expired") return expiredState(onRetry);
   return plainError("error", known.message, onRetry);

@@ -20,3 +20,9 @@ export function termButton(words, term) {
   });
   return h("span", {}, button, note);
 }
+
+/** A line of terms, each with its line of the glossary; empty without terms. @param {string[]} [terms] */
+export function termsLine(terms = []) {
+  const buttons = terms.flatMap((term, place) => [place ? " · " : "", termButton(term, term)]);
+  return h("p", { class: "hint", hidden: !terms.length }, t("terms"), " ", buttons);
+}

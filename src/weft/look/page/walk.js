@@ -9,13 +9,14 @@ import { onThemeChange } from "./colors.js";
 import { debounced, h, replaceContent, uniqueId } from "./dom.js";
 import { hasText, t } from "./i18n.js";
 import { formatShare } from "./numbers.js";
-import { emptyState, errorState, loadingState, notApplicable } from "./states.js";
+import { emptyState, errorState, examplesOf, loadingState } from "./states.js";
 import { panelsOf } from "./walk_panels.js";
+import { tokenProbability } from "./walk_output.js";
 import { createTour } from "./walk_tour.js";
 import { WalkTrace, labelOf, selectionOf } from "./walk_trace.js";
 import { headLabel, looksSentence, strongestFew } from "./walk_words.js";
 
-const OFFLINE_RETRY_MS = 3000;
+const TEXT_FIELDS = ["text", "target", "ids"];
 const SELECTION_FIELDS = ["token", "layer", "head", "stack", "key"];
 
 /**
@@ -25,7 +26,7 @@ const SELECTION_FIELDS = ["token", "layer", "head", "stack", "key"];
  */
 export function mountWalk(root, context) {
   const session = {
-    context, root, id: crypto.getRandomValues(new Uint32Array(4)).join(""), trace: null, panels: [], map: null, request: null, hasServer: context.hasServer !== false,
+    context, root, trace: null, panels: [], map: null, request: null, hasServer: context.hasServer !== false,
     result: h("div", { class: "walk-result" }), status: h("div", { class: "walk-status" }), notice: h("p", { class: "hint", role: "status" }),
     form: null, tour: null,
   };
@@ -43,6 +44,7 @@ export function mountWalk(root, context) {
       redraw.cancel();
       window.removeEventListener("resize", redraw);
     },
+    keep: () => (session.request === null && context.store.get().text ? session.trace : null),
     onKey: (key) => onWalkKey(session, key),
   };
 }
@@ -51,27 +53,20 @@ function showStart(session) {
   const { context } = session;
   const { text } = context.store.get();
   if (context.trace) showTrace(session, new WalkTrace(context.trace));
+  else if (context.kept) showTrace(session, withReader(session, context.kept));
   else if (text) runTrace(session);
   else showEmpty(session);
 }
 
 /** Nothing was run yet: the first example is in the box, the others below it. */
 function showEmpty(session) {
-  const examples = examplesOf(session.context);
+  const examples = examplesOf(session.context.model);
   if (examples.length && !session.form.text.value) session.form.fill(examples[0]);
   const choose = (example) => {
     session.form.fill(example);
     submitText(session);
   };
   replaceContent(session.status, h("h2", { class: "walk-title" }, t("walk.empty.title")), emptyState(t("walk.empty.body"), examples.slice(1, 4), choose));
-}
-
-const STANDARD_EXAMPLES = ["我吃了苹果，它很甜", "I ate the apple because it was sweet.", "The keys to the cabinet are on the table."];
-
-/** The model's own examples, then general ones. */
-function examplesOf(context) {
-  const own = context.model.examples ?? [];
-  return [...own, ...STANDARD_EXAMPLES.filter((text) => !own.some((one) => one.text === text)).map((text) => ({ text }))].slice(0, 4);
 }
 
 function createForm(session) {
@@ -107,16 +102,17 @@ function tourButton(session) {
   return h("button", { type: "button", class: "button", on: { click: () => session.tour?.start() } }, t("walk.tour"));
 }
 
-function submitText(session) {
+/** Run what is in the fields. @param {number[]} [ids]  what the decoder reads, as exact tokens */
+function submitText(session, ids = []) {
   const { text, target } = session.form;
   if (!text.value.trim()) {
     text.focus();
     return;
   }
   const before = session.context.store.get();
-  const next = { text: text.value, target: target?.value ?? "", token: null, layer: null, head: null, stack: "", key: null };
+  const next = { text: text.value, target: target?.value ?? "", ids: ids.join(), token: null, layer: null, head: null, stack: "", key: null };
   session.context.store.set(next, { push: true });
-  if (before.text === next.text && before.target === next.target) runTrace(session);
+  if (TEXT_FIELDS.every((name) => before[name] === next[name])) runTrace(session);
 }
 
 /** Ask for a trace; one that is under way is stopped, here and on the server. */
@@ -132,6 +128,7 @@ async function runTrace(session, sentence = "") {
   try {
     const trace = await postTrace(session, { signal: request.signal });
     if (session.request !== request) return;
+    session.request = null;
     loading.end();
     showTrace(session, trace);
     session.notice.textContent = sentence;
@@ -143,10 +140,15 @@ async function runTrace(session, sentence = "") {
 }
 
 async function postTrace(session, options, more = {}) {
-  const { text, target, model } = session.context.store.get();
-  const body = { model, text, ...(target ? { target } : {}), detail: "auto", ...more }; // a new one ends this session's old one
-  const answer = await postJson("/look", body, { ...options, headers: { "x-weft-session": session.id } });
-  return new WalkTrace(answer, (path) => readArray(session, answer, path));
+  const { text, target, ids, model } = session.context.store.get();
+  const exact = ids ? { [session.form.target ? "target" : "text"]: ids.split(",").map(Number) } : {};
+  const body = { model, text, ...(target ? { target } : {}), detail: "auto", ...more, ...exact }; // a new one ends this session's old one
+  return withReader(session, new WalkTrace(await postJson("/look", body, options)));
+}
+
+function withReader(session, walkTrace) {
+  walkTrace.readArray = (path) => readArray(session, walkTrace.trace, path);
+  return walkTrace;
 }
 
 /** An array of the trace; one that the server has dropped makes the page run the text again, once. */
@@ -164,30 +166,15 @@ async function readArray(session, answer, path) {
 }
 
 function showStopped(session) {
+  session.request = null;
   session.result.classList.remove("is-dimmed");
   if (session.trace) replaceContent(session.status);
   else showEmpty(session);
 }
 
-/** The server's sentence in place; the last result stays, dimmed. Offline retries by itself. */
+/** The server's sentence in place; the last result stays, dimmed. */
 function showFailure(session, error) {
-  const retry = () => runTrace(session);
-  const isOffline = error instanceof RequestError && error.status === 0;
-  if (isDisabled(error)) {
-    replaceContent(session.status, notApplicable(error.status === 404 ? t("walk.unavailable") : t("walk.disabled")));
-    return;
-  }
-  replaceContent(session.status, errorState(error, retry));
-  if (!isOffline) return;
-  session.context.connection?.lost();
-  const request = session.request;
-  setTimeout(() => { if (session.request === request) retry(); }, OFFLINE_RETRY_MS);
-}
-
-/** Whether this server answers no traces, here or at all. */
-function isDisabled(error) {
-  if (!(error instanceof RequestError)) return false;
-  return (error.status === 403 && !/API key/.test(error.message)) || (error.status === 404 && error.code !== "trace_expired");
+  replaceContent(session.status, errorState(error, () => runTrace(session)));
 }
 
 function showTrace(session, trace) {
@@ -233,9 +220,9 @@ function walkOf(session, trace) {
     },
     announce,
     openPanel: (id) => openPanel(session, session.panels.find((panel) => panel.id === id)),
-    rerun: (text, target) => {
+    rerun: (text, target, ids) => {
       session.form.fill({ text, target });
-      submitText(session);
+      submitText(session, ids);
     },
     ablate: (heads) => postTrace(session, {}, { ablate: heads, target: trace.trace.target ?? undefined }),
   };
@@ -248,7 +235,7 @@ function frozenSelection(trace, state, patch) {
 }
 
 function onWalkChange(session, changed) {
-  if (changed.has("text") || changed.has("target")) {
+  if (TEXT_FIELDS.some((name) => changed.has(name))) {
     const { text, target } = session.context.store.get();
     session.form.fill({ text, target });
     if (text) runTrace(session);
@@ -285,21 +272,23 @@ function updatePanels(session) {
 async function inspectSelection(session) {
   const { trace, context } = session;
   const selection = selectionOf(trace, context.store.get());
+  session.inspected = selection;
   const query = trace.tokensOf(selection.part)[selection.token];
   const keys = trace.tokensOf(selection.part, "key");
   let row;
+  let p;
   try {
-    row = (await trace.weightsRow(selection)).data;
+    [row, p] = await Promise.all([trace.weightsRow(selection).then((one) => one.data), tokenProbability(trace, selection)]);
   } catch {
     return; // the panels say what is missing
   }
-  if (session.trace !== trace) return;
+  if (session.inspected !== selection) return; // another one was chosen meanwhile
   const pair = t("walk.pair", { query: labelOf(query), key: labelOf(keys[selection.key]), weight: formatShare(row[selection.key], 4), head: headLabel(selection) });
   context.inspector.show({
     title: headLabel(selection),
     piece: labelOf(query),
     sentence: t("walk.sentence", { text: looksSentence(trace, selection, row, 4) }),
-    facts: [[t("walk.inspector.id"), String(query.id)], [t("walk.inspector.bytes"), spacedHex(query.bytes)], [t("walk.inspector.pair"), pair]],
+    facts: [[t("walk.inspector.id"), String(query.id)], [t("walk.inspector.bytes"), spacedHex(query.bytes)], ...(p === null ? [] : [[t("walk.inspector.p"), formatShare(p, 4)]]), [t("walk.inspector.pair"), pair]],
     top: strongestFew(row, 5).map((key) => ({ text: keys[key].text, bytes: keys[key].is_special ? null : keys[key].bytes, p: row[key], chosen: key === selection.key })),
   });
 }

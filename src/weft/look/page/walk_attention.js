@@ -49,7 +49,8 @@ function weightsPanel(walk, { id, isOpen, question, follow, hasHard = false }) {
   const show = (token, key) => {
     readout.textContent = pairText(walk.trace, view, token, key);
   };
-  const matrix = createMatrixView({ onChoose: select, onHover: show });
+  const first = (walkTrace) => (view.hidesFirst && walkTrace.weightsNow(view.selection.part, view.selection.layer) ? 1 : 0);
+  const matrix = createMatrixView({ onChoose: (token, key) => select(token, key + first(walk.trace)), onHover: (token, key) => show(token, key + first(walk.trace)) });
   const lines = h("div", { class: "lines" });
   const notice = h("div", {});
   const controls = h(
@@ -62,7 +63,7 @@ function weightsPanel(walk, { id, isOpen, question, follow, hasHard = false }) {
   const content = [h("div", { class: "two-figures" }, h("div", {}, matrix.element, readout), lines), notice, controls, h("p", { class: "hint" }, t("walk.notExplanation"))];
   const panel = createPanel(walk, {
     id, isOpen, question, content,
-    draw: (current, isShown) => drawWeights(walk, view, follow(current), isShown, { matrix, lines, notice, show }),
+    draw: (current, isShown) => drawWeights(walk, view, follow(current), isShown, { matrix, lines, notice, show, showTable: () => panel.showTable() }),
     picture: () => matrix.picture() ?? lines.querySelector("svg"),
     table: () => weightsTable(walk.trace, view),
     maths: () => [attentionFormula(), h("p", { class: "mono" }, shapeLine(walk.trace, view.selection))],
@@ -81,7 +82,7 @@ async function drawWeights(walk, view, selection, isShown, parts) {
   const width = parts.lines.parentNode.clientWidth || 320;
   drawMatrix(walk, view, selection, parts.matrix, width >= 600 ? width / 2 : width);
   replaceContent(parts.lines, linesPicture(trace, view, selection, width >= 600 ? width / 2 - 24 : width));
-  replaceContent(parts.notice, reducedPart(walk, view, selection));
+  replaceContent(parts.notice, reducedPart(walk, view, selection, parts.showTable));
   parts.show(selection.token, selection.key);
   return line;
 }
@@ -94,22 +95,28 @@ function drawMatrix(walk, view, selection, matrix, width) {
   matrix.element.hidden = !overview;
   if (!overview) return;
   const [, rows, columns] = overview.shape;
-  const values = overview.data.slice(head * rows * columns, (head + 1) * rows * columns);
+  let values = overview.data.slice(head * rows * columns, (head + 1) * rows * columns);
   if (weights) maskCells(trace, selection, values, columns);
-  if (view.hidesFirst) for (let at = 0; at < values.length; at += columns) values[at] = NaN;
+  const left = weights && view.hidesFirst ? 1 : 0; // a block of a long text has other tokens as well
+  if (left) values = values.filter((_, at) => at % columns >= left);
   const [queries, keys] = [trace.tokensOf(part), trace.tokensOf(part, "key")];
   const place = (index, tokens, cells) => (weights ? index : Math.floor((index * cells) / tokens.length));
   matrix.draw(
     {
-      matrix: { values, rows, columns, scale: weights ? 1 : undefined },
+      matrix: { values, rows, columns: columns - left, scale: weights ? 1 : blockScale(view, values, columns) },
       rowLabels: weights ? queries.map(labelOf) : [],
-      columnLabels: weights ? keys.map(labelOf) : [],
+      columnLabels: weights ? keys.slice(left).map(labelOf) : [],
       row: place(token, queries, rows),
-      column: place(key, keys, columns),
+      column: place(key, keys, columns) - left,
       name: t("walk.p7.map", { head: headLabel(selection) }),
     },
     Math.floor(width),
   );
+}
+
+/** The darkest color of a long text's blocks; without the first token it is that of the other blocks. */
+function blockScale(view, values, columns) {
+  return view.hidesFirst ? Math.max(...values.filter((_, at) => at % columns > 0)) : undefined;
 }
 
 /** Cells that the mask excludes become NaN, so that they are hatched and not just dark. */
@@ -157,13 +164,13 @@ function lineKey(token, weight, { x, width, y, isChosen }) {
 }
 
 /** What a reduced view leaves out, with the part of the weight that it shows. */
-function reducedPart(walk, view, selection) {
+function reducedPart(walk, view, selection, showTable) {
   if (!walk.trace.trace.limits.reduced) return null;
   const top = strongestFew(view.row, SHOWN_KEYS);
   const coverage = top.reduce((sum, key) => sum + view.row[key], 0);
   const token = labelOf(walk.trace.tokensOf(selection.part)[selection.token]);
   const values = { shown: top.length, all: formatCount(view.row.length), coverage: formatShare(coverage), token };
-  return reducedNotice(t("walk.reduced", values));
+  return reducedNotice(t("walk.reduced", values), showTable);
 }
 
 function pairText(trace, view, token, key) {

@@ -206,12 +206,15 @@ function createAblation(walk, view) {
       replaceContent(box);
       return;
     }
+    const mine = names;
     try {
-      const heads = names.map((name) => name.split(".")).map(([part, layer, head]) => [part, Number(layer), Number(head)]);
-      ablated = await walk.ablate(heads);
+      const heads = mine.map((name) => name.split(".")).map(([part, layer, head]) => [part, Number(layer), Number(head)]);
+      const answer = await walk.ablate(heads);
+      if (mine !== names) return; // others were ticked meanwhile, which ends this request
+      ablated = answer;
       await update(walk.selection());
     } catch (error) {
-      replaceContent(box, errorState(error, run));
+      if (mine === names) replaceContent(box, errorState(error, run));
     }
   };
   const update = async (selection) => {

@@ -50,7 +50,7 @@ export function kindsPanel(walk) {
       }
       return t("walk.p15.result", { bytes: formatCount(cacheBytes(trace)[0].value), kind: trace.model.attention });
     },
-    picture: () => parts.memory.querySelector("svg"),
+    picture: () => [parts.mask, parts.memory.querySelector("svg")],
     table: () => ({ columns: ["", t("walk.p15.memory")], rows: cacheBytes(trace).map((one) => [one.label, formatCount(one.value)]) }),
     maths: () => [formula(sup("m", "′"), "=", "max", "(", "m", ",", sub("s", "j"), ")", ",", sup("l", "′"), "=", "l", sup("e", ["m", "−", sup("m", "′")]), "+", sup("e", [sub("s", "j"), "−", sup("m", "′")])), h("p", {}, formula("O", "=", subsup("Σ", "j", ""), sub("a", "j"), sub("v", "j")))],
   });

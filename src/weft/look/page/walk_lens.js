@@ -9,6 +9,7 @@ import { foreignText, h, replaceContent, svg } from "./dom.js";
 import { t } from "./i18n.js";
 import { formula, sub } from "./mathml.js";
 import { formatShare } from "./numbers.js";
+import { rovingItems } from "./roving.js";
 import { outputToken } from "./walk_output.js";
 import { createPanel } from "./walk_panel.js";
 import { labelOf } from "./walk_trace.js";
@@ -72,16 +73,18 @@ function lensPicture(walk, lens, { token, selection, view, update }) {
       },
     })),
   );
+  const inOrder = Array.from({ length: layers }, (_, row) => cells.slice((layers - 1 - row) * shown.length, (layers - row) * shown.length));
+  rovingItems("lens", inOrder.flat(), shown.length);
   const names = shown.map((position, column) => svg("text", { x: left + column * LENS_CELL + 4, y: 16, class: position === token ? "token chosen" : "token" }, fitLabel(labelOf(tokens[position]), LENS_CELL - 8)));
   const numbers = lens.top.map((_, layer) => svg("text", { x: left - 8, y: head + (layers - 1 - layer) * LENS_ROW + 20, "text-anchor": "end", class: "label muted" }, String(layer)));
-  const size = { width: left + shown.length * LENS_CELL + 2, height: head + layers * LENS_ROW + 2 };
+  const size = { width: left + shown.length * LENS_CELL + 2, height: head + layers * LENS_ROW + 2, role: "group", "aria-label": t("walk.p13.title") };
   return svg("svg", { ...size, class: "wide" }, cells, names, numbers);
 }
 
 function lensCell(best, { x, y, isChosen, choose }) {
   return svg(
     "g",
-    { class: "lens-cell", on: { click: choose } },
+    { class: "lens-cell", "aria-label": `${labelOf(best)} ${formatShare(best.p, 4)}`, on: { click: choose } },
     svg("title", {}, `${labelOf(best)} ${formatShare(best.p, 4)}`),
     svg("rect", { x, y, width: LENS_CELL - 2, height: LENS_ROW - 2, class: "lens-box" }),
     svg("rect", { x, y: y + LENS_ROW - 6, width: Math.max(1, best.p * (LENS_CELL - 2)), height: 4, fill: rampColor(0.3 + 0.7 * best.p) }),

@@ -7,9 +7,10 @@
 import { barsSvg, fitLabel } from "./bars_svg.js";
 import { rampColor } from "./color_ramp.js";
 import { debounced, h, replaceContent, svg } from "./dom.js";
-import { t } from "./i18n.js";
+import { headersOf, t } from "./i18n.js";
 import { formula, over, sub, sumOver, sup } from "./mathml.js";
 import { formatCount, formatShare } from "./numbers.js";
+import { bytesOf, lossyText } from "./tokens.js";
 import { applySampling, drawFrom, sortedIds, softmax, uniformOf } from "./walk_math.js";
 import { createPanel, slider } from "./walk_panel.js";
 import { labelOf } from "./walk_trace.js";
@@ -30,6 +31,16 @@ export async function logitsOf(trace, token) {
   const rows = trace.stages.get(name).shape[0];
   if (last && token === rows - 1) return last.data;
   return (await trace.array(name, { row: token })).data;
+}
+
+/** How probable the chosen token was after those before it; null for one that was not predicted. */
+export async function tokenProbability(trace, { part, token }) {
+  const stack = trace.headStack;
+  if (!stack || trace.model.kind === "encoder" || token === 0 || trace.sideOf(part) !== trace.sideOf(stack)) return null;
+  const { id } = trace.tokensOf(part)[token];
+  const known = trace.trace.candidates[stack]?.[token - 1]?.find((one) => one.id === id);
+  if (known || !trace.readArray) return known?.p ?? null;
+  return softmax(await logitsOf(trace, token - 1))[id];
 }
 
 /** Panel 12. @param {import("./walk_panel.js").Walk} walk */
@@ -85,7 +96,7 @@ function showSampling(walk, view, { bars, cumulative, drawn }) {
   const { order, probabilities, kept } = view.sampling;
   const width = bars.clientWidth || 320;
   const name = (id) => nameOfId(walk.trace, view.token, id);
-  const u = uniformOf(view.settings.seed, view.token);
+  const u = uniformOf(view.settings.seed, view.token + 1); // the place of the token that is drawn
   const chosen = view.settings.temperature === 0 ? order[0] : drawFrom(probabilities, u);
   const rows = Array.from(order.subarray(0, SHOWN_TOKENS), (id, place) => ({
     label: name(id),
@@ -96,7 +107,7 @@ function showSampling(walk, view, { bars, cumulative, drawn }) {
     isChosen: id === chosen,
   }));
   const choose = (row) => continueFrom(walk, view, order[row]);
-  replaceContent(bars, barsSvg(rows, { width, labelWidth: 120, scale: 1, cut: kept, name: outputLine(walk.trace, view), choose }));
+  replaceContent(bars, barsSvg(rows, { width, labelWidth: 120, scale: 1, cut: kept, name: outputLine(walk.trace, view), id: "output", choose }));
   replaceContent(cumulative, cumulativePicture(view, u, width, name));
   drawn.textContent = t("walk.p12.draw", { u: formatShare(u, 4), token: name(chosen) });
 }
@@ -131,7 +142,7 @@ function outputLine(trace, { token, sampling, logits, plain }) {
 function outputTable(trace, { token, sampling, logits, plain }) {
   const ids = Array.from(sampling.order.subarray(0, SHOWN_TOKENS));
   const rows = ids.map((id, place) => [nameOfId(trace, token, id), String(id), signedText(logits[id], 4), plain[id].toFixed(4), place < sampling.kept ? sampling.probabilities[id].toFixed(4) : "0"]);
-  return { columns: ["token", "id", "logit", "p", "p′"], rows };
+  return { columns: headersOf("walk.p12.columns"), rows };
 }
 
 /** Run the text again, with another token chosen at this place. */
@@ -139,17 +150,10 @@ function continueFrom(walk, view, id) {
   const { trace } = walk;
   const piece = trace.trace.candidates[trace.headStack]?.[view.token]?.find((one) => one.id === id);
   if (!piece || !walk.hasServer || piece.bytes === "") return;
-  if (trace.isTranslator) {
-    const before = trace.trace.tokens.tgt.slice(0, view.token + 1).filter((one) => !one.is_special);
-    walk.rerun(trace.trace.text, textOf([...before, piece]));
-    return;
-  }
-  const before = trace.trace.tokens.src.slice(0, view.token + 1).filter((one) => !one.is_special);
-  walk.rerun(textOf([...before, piece]), "");
-}
-
-/** The text of tokens, from their bytes. */
-function textOf(tokens) {
-  const bytes = tokens.flatMap((one) => one.bytes.match(/../g) ?? []).map((pair) => parseInt(pair, 16));
-  return new TextDecoder().decode(new Uint8Array(bytes));
+  const read = [...trace.tokensOf(trace.headStack).slice(0, view.token + 1), piece];
+  const bytes = read.filter((one) => !one.is_special).flatMap((one) => bytesOf(one) ?? []);
+  const text = lossyText(bytes).replaceAll("\ufffd", ""); // to be read; what is run are the ids
+  const ids = read.map((one) => one.id);
+  if (trace.isTranslator) walk.rerun(walk.trace.trace.text, text, ids);
+  else walk.rerun(text, "", ids);
 }

@@ -8,9 +8,21 @@ import { h, replaceContent } from "./dom.js";
 import { createFigure } from "./figure.js";
 import { t } from "./i18n.js";
 import { errorState } from "./states.js";
+import { termsLine } from "./terms.js";
 import { MissingArray } from "./trace_reader.js";
 
 const DIM_AFTER_MS = 150;
+/** Terms of the glossary that a panel uses. */
+const TERMS = {
+  tokens: ["tokenizer"],
+  position: ["RoPE"],
+  projections: ["MHA, MQA, GQA", "MLA"],
+  score: ["scaled dot-product attention"],
+  residual: ["pre-norm, post-norm"],
+  cross: ["cross-attention"],
+  output: ["LM head"],
+  kinds: ["sparse attention", "flash attention", "KV cache"],
+};
 
 /**
  * @typedef {Object} Walk  what all panels share
@@ -18,7 +30,7 @@ const DIM_AFTER_MS = 150;
  * @property {() => import("./walk_trace.js").WalkSelection} selection
  * @property {(patch: Object) => void} select
  * @property {(sentence: string) => void} announce
- * @property {(text: string, target: string) => void} rerun
+ * @property {(text: string, target: string, ids: number[]) => void} rerun  ids: what the decoder reads
  * @property {(heads: Array<[string, number, number]>) => Promise<import("./walk_trace.js").WalkTrace>} ablate
  * @property {boolean} hasServer
  */
@@ -50,18 +62,33 @@ export function createPanel(walk, spec) {
     onToggle: () => update(),
   });
   figure.body.append(place);
-  figure.body.append(...spec.content);
+  figure.body.append(...spec.content, termsLine(TERMS[spec.id]));
+  const update = panelUpdate(walk, spec, figure, place);
+  const open = () => {
+    if (figure.isOpen()) return;
+    figure.setOpen(true);
+    update();
+  };
+  return { id: spec.id, element: figure.element, question: () => spec.question(walk.selection()), update, open, showTable: figure.showTable };
+}
+
+/** Draws what is chosen now, one selection after the other: an older one cannot be drawn later. */
+function panelUpdate(walk, spec, figure, place) {
   let ticket = 0;
-  const update = async () => {
-    ticket += 1;
-    const mine = ticket;
+  let drawing = null;
+  let shown = ""; // the selection that the line speaks of
+  const drawOnce = async (mine) => {
     const selection = walk.selection();
-    figure.setQuestion(spec.question(selection));
-    if (!figure.isOpen() && walk.trace.trace.limits.reduced) return; // each number is a request
+    if (!figure.isOpen() && walk.trace.trace.limits.reduced) { // each number is a request
+      if (shown !== JSON.stringify(selection)) figure.setLine();
+      return;
+    }
     const dim = setTimeout(() => figure.body.classList.add("is-dimmed"), DIM_AFTER_MS);
     try {
       const line = await spec.draw(selection, figure.isOpen());
-      if (mine === ticket) showResult(figure, spec, place, line);
+      if (mine !== ticket) return;
+      shown = JSON.stringify(selection);
+      showResult(figure, spec, place, line);
     } catch (error) {
       if (mine === ticket) replaceContent(place, failureOf(error, update));
     } finally {
@@ -69,12 +96,20 @@ export function createPanel(walk, spec) {
       if (mine === ticket) figure.body.classList.remove("is-dimmed");
     }
   };
-  const open = () => {
-    if (figure.isOpen()) return;
-    figure.setOpen(true);
-    update();
+  const drawLatest = async () => {
+    for (let mine = 0; mine !== ticket; ) {
+      mine = ticket;
+      await drawOnce(mine);
+    }
+    drawing = null;
   };
-  return { id: spec.id, element: figure.element, question: () => spec.question(walk.selection()), update, open };
+  const update = () => {
+    ticket += 1;
+    figure.setQuestion(spec.question(walk.selection()));
+    drawing ??= drawLatest();
+    return drawing;
+  };
+  return update;
 }
 
 function showResult(figure, spec, place, line) {

@@ -7,7 +7,7 @@
 import { barsSvg, fitLabel } from "./bars_svg.js";
 import { largestSize, signedColor } from "./color_ramp.js";
 import { h, replaceContent, svg } from "./dom.js";
-import { t } from "./i18n.js";
+import { headersOf, t } from "./i18n.js";
 import { formula, over, root, sub, sumOver, sup } from "./mathml.js";
 import { formatCount, formatShare } from "./numbers.js";
 import { softmax } from "./walk_math.js";
@@ -71,7 +71,7 @@ export function scorePanel(walk) {
       }
       return scoreLine(trace, parts, selection);
     },
-    picture: () => scores.querySelector("svg"),
+    picture: () => [products, scores].map((one) => one.querySelector("svg")),
     table: () => scoreTable(trace, view),
     maths: () => scoreMaths(trace, view),
   });
@@ -108,7 +108,7 @@ function drawScores(walk, { parts, selection, unscaled }, { scores, rowNote, wid
     isChosen: key === selection.key,
   }));
   rowNote.textContent = t("walk.p6.rows", { query: labelOf(walk.trace.tokensOf(selection.part)[selection.token]) });
-  replaceContent(scores, barsSvg(bars, { width, labelWidth: 96, scale: 1, name: rowNote.textContent, choose: (row) => walk.select({ key: shown[row] }) }));
+  replaceContent(scores, barsSvg(bars, { width, labelWidth: 96, scale: 1, name: rowNote.textContent, id: "score", choose: (row) => walk.select({ key: shown[row] }) }));
 }
 
 /** Softmax of the scores without their scale. */
@@ -129,7 +129,7 @@ function drawToggle(view, toggle, saturation, update) {
 function scoreTable(trace, { parts, selection }) {
   const keys = trace.tokensOf(selection.part, "key");
   const rows = keys.map((key, i) => [labelOf(key), signedText(parts.scores[i], 4), parts.isAllowed(i) ? "1" : "0", formatShare(parts.weights[i], 4)]);
-  return { columns: ["key", "score", "mask", "weight"], rows };
+  return { columns: headersOf("walk.p6.columns"), rows };
 }
 
 function scoreMaths(trace, { parts, selection }) {

@@ -6,7 +6,7 @@
 
 import { barsSvg } from "./bars_svg.js";
 import { h, replaceContent } from "./dom.js";
-import { t } from "./i18n.js";
+import { headersOf, t } from "./i18n.js";
 import { formula, sub } from "./mathml.js";
 import { formatCount, formatShare } from "./numbers.js";
 import { addedShares, columnTitle, columnsOf } from "./walk_columns.js";
@@ -60,7 +60,7 @@ export function unitsPanel(walk) {
       return units.line;
     },
     picture: () => box.querySelector("svg"),
-    table: () => ({ columns: ["unit", "hidden", "gate", "up"].slice(0, rows[0]?.length ?? 2), rows: rows.map(([unit, ...rest]) => [unit, ...rest.map((one) => signedText(one, 4))]) }),
+    table: () => ({ columns: headersOf("walk.p10.columns").slice(0, rows[0]?.length ?? 2), rows: rows.map(([unit, ...rest]) => [unit, ...rest.map((one) => signedText(one, 4))]) }),
     maths: () => [formula("hidden", "=", "act", "(", "x", sub("W", "up"), ")"), h("p", { class: "mono" }, shapesOf(walk.trace, `${stackOf(walk.selection())}.${walk.selection().layer}.feedforward`, ["gate", "up", "hidden", "out"]))],
   });
 }

@@ -4,7 +4,7 @@
  */
 
 import { foreignText, h, replaceContent } from "./dom.js";
-import { t } from "./i18n.js";
+import { headersOf, t } from "./i18n.js";
 import { formatCount } from "./numbers.js";
 import { bytesOf, hexText } from "./tokens.js";
 import { createPanel } from "./walk_panel.js";
@@ -114,7 +114,7 @@ function wordOfTokens(trace, tokens, members) {
 function tokenTable(trace, { part }) {
   const side = trace.sideOf(part);
   const rows = trace.trace.tokens[side].map((token) => [String(token.i), labelOf(token), String(token.id), hexText(bytesOf(token) ?? []), token.word === null ? "" : trace.trace.words[side][token.word].text]);
-  return { columns: ["#", "token", "id", "bytes", "word"], rows };
+  return { columns: headersOf("walk.p1.columns"), rows };
 }
 
 /** Panel 2. @param {import("./walk_panel.js").Walk} walk */
@@ -145,6 +145,6 @@ function idTable(walk, selection) {
       h("td", {}, hexText(bytesOf(token) ?? [])),
     ),
   );
-  const head = ["token", "id", "bytes"].map((name) => h("th", { scope: "col" }, name));
+  const head = headersOf("walk.p1.columns").slice(1, 4).map((name) => h("th", { scope: "col" }, name));
   return h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
 }

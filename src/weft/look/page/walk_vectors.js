@@ -5,7 +5,7 @@
 
 import { largestSize, signedColor } from "./color_ramp.js";
 import { h, replaceContent, svg } from "./dom.js";
-import { t } from "./i18n.js";
+import { headersOf, t } from "./i18n.js";
 import { formula, sub } from "./mathml.js";
 import { createMatrixView } from "./matrix_svg.js";
 import { formatCount, formatShare } from "./numbers.js";
@@ -44,7 +44,7 @@ export function embeddingPanel(walk) {
       return t("walk.p3.result", { width: formatCount(view.row.length), first });
     },
     picture: () => matrix.picture(),
-    table: () => ({ columns: ["dim", "value"], rows: Array.from(view.row, (value, i) => [String(i), value.toFixed(6)]) }),
+    table: () => ({ columns: headersOf("walk.p3.columns"), rows: Array.from(view.row, (value, i) => [String(i), value.toFixed(6)]) }),
     maths: () => [formula(sub("x", "t"), "=", "E", "[", sub("id", "t"), "]"), h("p", { class: "mono" }, shapesOf(trace, stackOfPart(walk.selection().part), ["ids", "embedding", "input"]))],
   });
   return panel;
@@ -113,7 +113,7 @@ async function drawPosition(trace, stack, token, isOpen, box) {
     const angles = (await trace.array(`${stack}.angles`, { row: token })).data;
     if (isOpen) replaceContent(box, anglePicture(angles, width));
     const line = t("walk.p4.rotary", { position: token, angle: signedText(angles[0]) });
-    return { line, table: { columns: ["pair", "rad"], rows: Array.from(angles, (angle, i) => [String(i), angle.toFixed(6)]) } };
+    return { line, table: { columns: headersOf("walk.p4.columns").slice(0, 2), rows: Array.from(angles, (angle, i) => [String(i), angle.toFixed(6)]) } };
   }
   if (trace.has(`${stack}.position`)) {
     const names = ["embedding", "position", "input"];
@@ -125,7 +125,7 @@ async function drawPosition(trace, stack, token, isOpen, box) {
   }
   replaceContent(box);
   const kind = trace.model.position;
-  return { line: kind === "none" ? t("walk.p4.none") : t("walk.p4.bias", { kind }), table: { columns: ["position"], rows: [[kind]] } };
+  return { line: kind === "none" ? t("walk.p4.none") : t("walk.p4.bias", { kind }), table: { columns: headersOf("walk.p4.columns").slice(2), rows: [[kind]] } };
 }
 
 /** Each pair of dimensions as a hand turned by its angle. */
