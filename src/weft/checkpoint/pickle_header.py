@@ -47,7 +47,7 @@ class TensorSize(NamedTuple):
 
 
 # the C implementation allocates a memo as large as the file claims; this one has a dictionary
-class HeaderUnpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
+class HeaderUnpickler(pickle._Unpickler):
     """Reads a pickle into dictionaries, TensorSize and StorageSize."""
 
     def __init__(self, data: bytes, record_sizes: Mapping[str, int]) -> None:

@@ -165,7 +165,7 @@ WITHOUT_EFFECT_IN_BEAMS: dict[str, tuple[object, ...]] = {
     "stop_token_ids": ([],),
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
-    "structured_outputs": (StructuredOutputs(),),
+    "structured_outputs": (StructuredOutputs.model_validate({}),),
     "logprobs": (False,),
     "tools": ([],),
     "functions": ([],),
