@@ -30,7 +30,7 @@ endif
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients browser run serve test test-pythons test-native test-slow soak check bench bench-peers format docs
+.PHONY: help setup clients browser run serve test test-failed test-pythons test-native test-slow soak check bench bench-peers format docs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ browser: ## Install Chromium for the tests of the web page; does nothing if it i
 test: setup ## Run the tests, in parallel
 	$(BIN)/python -m pytest -q -m 'not slow' -n logical --maxprocesses 8 --dist worksteal
 
+test-failed: setup ## Run the tests that failed in the last run again, one at a time
+	$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+
 # python3.12 may be a name that does not run, as those of pyenv for versions that are not selected
 test-pythons: ## Run the tests on every Python 3.11 to 3.13 on PATH, each in its own .venv-VERSION
 	@passed=; failed=; for version in $(PYTHONS); do \
@@ -88,8 +91,9 @@ test-pythons: ## Run the tests on every Python 3.11 to 3.13 on PATH, each in its
 test-native: setup ## Test the kernels for each instruction set, and under sanitizers
 	$(BIN)/python -m tests.native.run_variants
 
-test-slow: test ## Run all tests; slow ones one at a time, as some need all cores or much memory
-	$(BIN)/python -m pytest -q -m slow
+test-slow: test ## Run all tests; the slow ones that measure times run one at a time, at the end
+	$(BIN)/python -m pytest -q -m 'slow and not alone' -n logical --maxprocesses 8 --dist worksteal; \
+	first=$$?; $(BIN)/python -m pytest -q -m 'slow and alone' && exit $$first
 
 # make soak CAMPAIGN="checkpoints kills" COUNT=1000 SEED=3; a campaign continues where it stopped
 soak: setup ## Run the long random campaigns: scheduler, kills, checkpoints, requests, memory

@@ -10,7 +10,7 @@ from weft.nn.attention.base import AttentionCall
 from weft.nn.attention.kernels import KERNELS
 from weft.nn.attention.masks import Causal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
 SHORT, LONG = 4096, 16384
 

@@ -112,6 +112,7 @@ def test_a_tiny_model_beside_neighbors(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(available_cpus() < 2, reason="two threads on one CPU wait for each other")
 @pytest.mark.skipif(native() is None, reason="needs the compiled kernels")

@@ -56,6 +56,7 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_weft_is_faster_than_marian_by_half_and_twice_as_fast_as_torch() -> None:
     ratios = measure(list(SYSTEMS), TrainingWorkload(), repeats=5, threads=2)["ratios"]

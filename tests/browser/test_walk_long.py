@@ -21,6 +21,7 @@ new PerformanceObserver((list) => {
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_4000_tokens_are_reduced_honestly_and_answer_at_once(tab):
     text = ("XY ZW Q " * NUM_TOKENS)[:NUM_TOKENS]  # a byte, and so a token, per character
     with TraceServer({"base": tiny("decoder", max_len=NUM_TOKENS + 96)}) as server:

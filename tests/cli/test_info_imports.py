@@ -89,6 +89,7 @@ def large_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["recipe", *BASES, *PICKLES, "large vocabulary"])
 def test_a_file_is_described_in_0_6_seconds(name: str, large_vocabulary: Path) -> None:
     path = large_vocabulary if name == "large vocabulary" else path_of(name)

@@ -11,7 +11,7 @@ import pytest
 import weft
 from weft.checkpoint.hub import pull
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then the small grey cat sleeps in the sun."
 COMMAND_SECONDS, LOOK_SECONDS = 5.0, 1.0

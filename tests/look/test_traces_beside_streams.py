@@ -114,6 +114,7 @@ def smollm2() -> Iterator[RunningServer]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(1800)
 def test_streams_of_smollm2_keep_their_latency_beside_twenty_traces(smollm2):
     run(smollm2, 20, 0)  # the first use of memory is slow

@@ -50,6 +50,7 @@ def measure(model: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_smollm2_loads_in_three_seconds_with_less_than_half_of_its_float32_memory() -> None:
     path = pull("smollm2", print)

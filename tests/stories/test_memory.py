@@ -26,7 +26,7 @@ from weft.checkpoint.weft_folder import Checkpoint, save_folder
 from weft.models.build import build_model
 from weft.models.config import ModelConfig
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 
 CONFIG = {
     "kind": "decoder",

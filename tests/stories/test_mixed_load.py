@@ -17,7 +17,7 @@ from weft.checkpoint.hub import pull
 from weft.engine.engine import Engine
 from weft.engine.request import GenerationRequest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(autouse=True)

@@ -82,6 +82,7 @@ async def run_clients(url: str, requests: list[LoadRequest]) -> list[LoadResult]
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(2400)
 def test_1000_clients_get_the_bits_that_each_gets_alone() -> None:
     requests = make_requests(0, NUM_DISTINCT, "smollm2")
@@ -217,6 +218,7 @@ async def run_overload(url: str) -> tuple[float, float, list[Visit]]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(1200)
 def test_at_ten_times_the_rate_retry_after_is_right(overloaded: ServeProcess) -> None:
     """Only on a machine without other programs: a rate that changes was not measured before."""

@@ -61,6 +61,7 @@ def measure_start(model: str) -> Start:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_smollm2_listens_and_is_ready_in_time_and_rests() -> None:
     pull("smollm2", print)

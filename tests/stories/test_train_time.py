@@ -34,6 +34,7 @@ def train(*arguments: str) -> tuple[float, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(1000)
 def test_a_run_ends_in_time_with_its_scores_and_can_be_repeated(tmp_path: Path) -> None:
     files = ["--pairs", *write_numbers(tmp_path)]

@@ -20,7 +20,7 @@ from weft.engine.engine import Engine
 from weft.engine.engine_thread import EngineThread
 from weft.engine.request import GenerationRequest, RequestOutput
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
 Load = Callable[[], list[GenerationRequest]]
 

@@ -112,6 +112,7 @@ def fastest(build) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_model_file_of_262144_pieces_is_built_in_time(pieces, tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(model_file(pieces))
     tokenizer = load_tokenizer(tmp_path, "gemma")
@@ -121,6 +122,7 @@ def test_a_model_file_of_262144_pieces_is_built_in_time(pieces, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_gguf_vocabulary_of_262144_pieces_is_built_in_time(pieces):
     metadata = {
         "tokenizer.ggml.model": "llama",

@@ -34,7 +34,7 @@ from weft.text.tokenizer import Tokenizer
 from .hard_texts import hard_texts
 from .material import as_list
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(1800)]
 
 LLAMA_CPP_IDS = "64022616eec9d0443e55073a2b108cfa13d38b537a3f0e4a0b98f58b0a64ef7c"
 """SHA-256 of the ids that llama.cpp gives the 1,000 texts: xllamacpp 2026.10.11549, /tokenize with
