@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 
 import httpx
 import pytest
+from playwright.sync_api import Page
 
 from tests.browser.scripted_page import field, run_text, scripted_page, wait_done, written
 
@@ -82,8 +83,17 @@ def test_an_answer_can_be_regenerated_and_a_message_edited(tab):
         one.check_quiet()
 
 
+def limit_download(page: Page, bytes_per_second: int) -> None:
+    limits = {"offline": False, "latency": 0, "uploadThroughput": -1}
+    session = page.context.new_cdp_session(page)
+    session.send(
+        "Network.emulateNetworkConditions", {**limits, "downloadThroughput": bytes_per_second}
+    )
+
+
 def test_a_run_can_be_stopped_and_keeps_what_was_written(served, tab):
     one = tab(served.url).open("#/play?model=base&max_tokens=1900&seed=1")
+    limit_download(one.page, bytes_per_second=20_000)  # the model writes faster than one can click
     run_text(one.page, "the cat")
     one.page.locator(".written-token").nth(5).wait_for()
     one.page.get_by_role("button", name="Stop").click()

@@ -369,6 +369,7 @@ def compare_with_a_straight_run(folder: Path, steps: int, kills: int, seed: int)
     return hits
 
 
+@pytest.mark.timeout(400)  # three processes, of which each imports torch
 def test_a_killed_process_ends_with_the_same_weights(tmp_path: Path) -> None:
     assert compare_with_a_straight_run(tmp_path, steps=60, kills=3, seed=1) >= 2
 

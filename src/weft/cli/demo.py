@@ -59,13 +59,14 @@ def command(
     model = load(out)
     answers = evaluate(model, out / "data")
     exact = sum(answer.is_correct for answer in answers) / len(answers)
-    seconds = round(time.perf_counter() - begin, 1)
+    seconds = time.perf_counter() - begin
     if json:
-        print_json({"exact_match": exact, "seconds": seconds, "out": str(out)})
+        print_json({"exact_match": exact, "seconds": round(seconds, 3), "out": str(out)})
         return
     show_answers(answers)
     show_attention(model)
-    print(f"{exact:.1%} of {len(answers):,} dates never seen in training are right ({seconds} s).")
+    share = f"{exact:.1%} of {len(answers):,} dates never seen in training are right"
+    print(f"{share} ({seconds:.1f} s).")
     show_next(out)
 
 

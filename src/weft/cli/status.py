@@ -115,7 +115,7 @@ def seconds_left(curves: dict[str, Any], recipe: dict[str, Any], step: int) -> f
         return None
     last = speed.values[-20:]
     mean = len(last) / sum(1 / max(1e-9, value) for value in last)
-    return round(float(recipe["batch_tokens"]) * (recipe["steps"] - step) / mean, 1)
+    return round(float(recipe["batch_tokens"]) * (recipe["steps"] - step) / mean, 3)
 
 
 def evaluations_of(curves: dict[str, Any]) -> list[dict[str, float]]:
