@@ -1,10 +1,14 @@
 """Names and shapes of the tensors in files of `torch.save`, without torch, whose import takes
 longer than `weft info` may.
 
-The pickle in a zip file is read by Python's unpickler with its own table of globals, none of which
-is what the file names: a tensor becomes its shape, a storage its size. Whatever is not in the form
-that `torch.save` gives a state_dict is left to torch (pickle_files.py), which loads it or says what
-is wrong: legacy files, other classes, sizes that do not match.
+    zip      since torch 1.6: one pickle, and a record for each storage
+    legacy   pickles of a magic number, a version, the system, the state_dict and the keys of its
+             storages, followed by the number of elements and the data of each storage
+
+Pickles are read by Python's unpickler with its own table of globals, none of which is what the file
+names: a tensor becomes its shape, a storage its size. Whatever is not in the form that `torch.save`
+gives a state_dict is left to torch (pickle_files.py), which loads it or says what is wrong: other
+classes, sizes that do not match.
 """
 
 from __future__ import annotations
@@ -14,10 +18,9 @@ import pickle
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from weft.checkpoint.safetensors_header import read_weight_map
 from weft.checkpoint.weight_rules import Shape
@@ -31,6 +34,10 @@ ITEM_BYTES = {
     **{"ByteStorage": 1, "BoolStorage": 1},
 }
 """Bytes of a number by the name of its storage."""
+
+
+ZIP_MAGIC = b"PK\x03\x04"
+LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 
 class StorageSize(NamedTuple):
@@ -50,9 +57,10 @@ class TensorSize(NamedTuple):
 class HeaderUnpickler(pickle._Unpickler):
     """Reads a pickle into dictionaries, TensorSize and StorageSize."""
 
-    def __init__(self, data: bytes, record_sizes: Mapping[str, int]) -> None:
-        super().__init__(io.BytesIO(data))
-        self.record_sizes = record_sizes
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.storages: dict[str, StorageSize] = {}
+        """By key."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in ITEM_BYTES:
@@ -65,10 +73,14 @@ class HeaderUnpickler(pickle._Unpickler):
         return allowed[f"{module}.{name}"]
 
     def persistent_load(self, pid: Any) -> StorageSize:
-        kind, name, key, _, numbers = pid
-        if kind != "storage" or self.record_sizes[key] != numbers * ITEM_BYTES[name]:
-            raise pickle.UnpicklingError("a storage is not as large as its record")
-        return StorageSize(numbers, ITEM_BYTES[name])
+        kind, name, key, _, numbers, *view = pid
+        is_storage = kind == "storage" and type(key) is str and type(numbers) is int
+        if not is_storage or view not in ([], [None]):
+            raise pickle.UnpicklingError("not a storage of its own")
+        size = StorageSize(numbers, ITEM_BYTES[name])
+        if self.storages.setdefault(key, size) != size:
+            raise pickle.UnpicklingError("a storage has two sizes")
+        return size
 
 
 def rebuild_tensor(
@@ -105,17 +117,12 @@ def read_pickle_shapes(folder: Path) -> tuple[dict[str, Shape], Path] | None:
 
 
 def shapes_of(path: Path) -> dict[str, Shape] | None:
-    """Shapes by name of one file; None if it is not a plain state_dict in a zip file."""
+    """Shapes by name of one file; None if it is not a plain state_dict."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = {member.filename: member for member in archive.infolist()}
-            name = next(name for name in members if name.endswith("/data.pkl"))
-            stored = all(member.compress_type == zipfile.ZIP_STORED for member in members.values())
-            if not stored or members[name].file_size > MAX_PICKLE_BYTES:
-                return None
-            folder = f"{name.removesuffix('data.pkl')}data/"
-            sizes = {key.removeprefix(folder): m.file_size for key, m in members.items()}
-            values = HeaderUnpickler(archive.read(name), sizes).load()
+        with path.open("rb") as file:
+            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+            file.seek(0)
+            values = read_zip(file) if is_zip else read_legacy(file)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, struct.error):
         return None
     # a damaged pickle can raise any of these, as it calls what is in the table above
@@ -128,3 +135,49 @@ def shapes_of(path: Path) -> dict[str, Shape] | None:
     if not all(type(n) is str and type(size) is TensorSize for n, size in values.items()):
         return None
     return {name: size.shape for name, size in values.items()}
+
+
+def read_zip(file: IO[bytes]) -> Any:
+    """The value in a zip file; an UnpicklingError if a storage is not as large as its record."""
+    with zipfile.ZipFile(file) as archive:
+        members = {member.filename: member for member in archive.infolist()}
+        name = next(name for name in members if name.endswith("/data.pkl"))
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
+            raise pickle.UnpicklingError("a record is compressed")
+        if members[name].file_size > MAX_PICKLE_BYTES:
+            raise pickle.UnpicklingError("the pickle is very large")
+        unpickler = HeaderUnpickler(io.BytesIO(archive.read(name)))
+        values = unpickler.load()
+    folder = f"{name.removesuffix('data.pkl')}data/"
+    for key, size in unpickler.storages.items():
+        if members[folder + key].file_size != size.numbers * size.item_bytes:
+            raise pickle.UnpicklingError("a storage is not as large as its record")
+    return values
+
+
+def read_legacy(file: IO[bytes]) -> Any:
+    """The value in a legacy file; an UnpicklingError if its storages are not those in the file."""
+    header = io.BytesIO(file.read(MAX_PICKLE_BYTES))
+    magic, version, system = (pickle_at(header) for _ in range(3))
+    if (magic, version) != (LEGACY_MAGIC, LEGACY_VERSION) or not system["little_endian"]:
+        raise pickle.UnpicklingError("not a legacy file")
+    unpickler = HeaderUnpickler(header)
+    values = unpickler.load()
+    keys = pickle_at(header)
+    if sorted(keys) != sorted(unpickler.storages):
+        raise pickle.UnpicklingError("other storages than those of the tensors")
+    position, end = header.tell(), file.seek(0, io.SEEK_END)
+    for key in keys:
+        size = unpickler.storages[key]
+        file.seek(position)
+        if struct.unpack("<q", file.read(8)) != (size.numbers,):
+            raise pickle.UnpicklingError("a storage is not as large as its tensors say")
+        position += 8 + size.numbers * size.item_bytes
+    if position > end:
+        raise EOFError("the file ends early")
+    return values
+
+
+def pickle_at(header: IO[bytes]) -> Any:
+    """The next pickle of a legacy file."""
+    return HeaderUnpickler(header).load()
