@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -218,3 +219,60 @@ def test_text_is_utf8_whatever_the_locale_says():
     done = weft("\u5b83", env=environment, encoding="utf-8")
     assert done.returncode == 2
     assert done.stderr.startswith("'\u5b83' is not a known command.")
+
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+
+
+@needs_full
+@pytest.mark.parametrize("args", [["--help"], ["settings"]])
+def test_output_that_a_full_disk_does_not_take_is_one_sentence(args):
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "weft", *args], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "The output cannot be written (No space left on device). Free some space, or write it to "
+        "another place, and run it again.\n"
+    )
+
+
+NOISY_COMMAND = """
+import logging, sys, types
+from weft.cli.app import Command, main
+from weft.cli.output import status
+def command() -> None:
+    for number in range(3):
+        status(f"step {number}")
+        logging.getLogger("weft").warning("step %s", number)
+    print("result")
+sys.modules["noisy"] = types.ModuleType("noisy")
+sys.modules["noisy"].command = command
+sys.exit(main(["noisy"], {"noisy": Command("noisy", "Report and print.")}))
+"""
+
+
+@needs_full
+def test_a_log_that_a_full_disk_does_not_take_ends_no_command():
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", NOISY_COMMAND], stdout=subprocess.PIPE, stderr=full, text=True
+        )
+    assert (done.returncode, done.stdout) == (0, "result\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_the_null_device(closed, tmp_path):
+    """A file that is opened later must not be standard output."""
+    code = NOISY_COMMAND.replace(
+        "    print(", f"    open({str(tmp_path / 'a')!r}, 'w')\n    print("
+    )
+    command = f'exec "$0" -c "$1" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, code], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("" if " >" in f" {closed}" else "result\n")
+    assert "Traceback" not in done.stderr and (tmp_path / "a").read_bytes() == b""

@@ -23,6 +23,7 @@ options             options that several commands share, and how their values ar
 option_groups       one parameter that stands for several options
 threads_option      --threads of every command
 generation_options  sampling options, derived from SamplingParams
+streams             standard streams that are closed or cannot be written
 output              JSON, tables, status lines, progress bars
 watch               generate --watch
 live_screen         a terminal that is redrawn, with single keys

@@ -19,9 +19,7 @@ usage block.
 
 from __future__ import annotations
 
-import io
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +31,8 @@ import typer
 from typer.main import get_command
 
 from weft import __version__
+from weft.checkpoint.atomic import DISK_ERRORS
+from weft.cli.streams import close_stdout, prepare_streams
 from weft.cli.threads_option import add_threads, with_threads
 from weft.core.errors import ConfigError, EngineError, UsageError, WeftError
 from weft.core.openmp import check_wait_policy
@@ -77,7 +77,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
     """Run one command line (None: sys.argv) and return its exit code. Never raises."""
-    use_utf8()
+    prepare_streams()
     args, is_debug = take_debug(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO if is_debug else logging.WARNING, format="%(message)s")
     try:
@@ -91,6 +91,8 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
         return 1
     except Exception as error:
         traceback.print_exception(error) if is_debug else print(sentence(error), file=sys.stderr)
+        if isinstance(error, OSError):
+            close_stdout()
         return exit_code(error)
 
 
@@ -193,6 +195,12 @@ def sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, typer.TyperException):
         return usage_sentence(error)
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS and error.filename is None:
+        # files that Weft writes raise a DiskError: this is standard output
+        return (
+            f"The output cannot be written ({error.strerror}). Free some space, or write it to "
+            "another place, and run it again."
+        )
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     if isinstance(error, UnicodeDecodeError):
@@ -224,18 +232,3 @@ def wrong_value(error: typer.TyperException) -> str | None:
     if detail["type"] == "value_error":
         return f"{name}: {rule_of(detail)}"
     return f"{name} is {value if value.strip() else repr(value)}: {rule_of(detail)}"
-
-
-def use_utf8() -> None:
-    """Use UTF-8 for all streams, whatever the locale is."""
-    for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "strict"), (sys.stderr, None)):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors=errors or "backslashreplace")
-
-
-def close_stdout() -> None:
-    """Discard buffered output after a broken pipe, so that Python exits without an error."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, io.UnsupportedOperation):
-        return
