@@ -1,5 +1,6 @@
 """Writes that fail or are killed at any point leave the old content or the new, whole."""
 
+import errno
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from weft.checkpoint.atomic import (
     replaced_files,
     temporary_name,
     write_file,
+    write_output,
 )
 from weft.core.errors import DiskError
 
@@ -345,3 +347,38 @@ def test_a_killed_process_leaves_a_whole_file(tmp_path, delay):
     assert content == content[:8] * 4096 and int(content[:8]) >= 1
     remove_leftovers(tmp_path)
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_named_output_replaces_what_a_link_points_to(tmp_path):
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "page.html", tmp_path / "link.html"
+    link.symlink_to(target)
+    for content in (b"one", b"two"):
+        write_output(link, content)
+        assert link.is_symlink() and target.read_bytes() == content
+    write_output(tmp_path / "new", b"three")
+    assert (tmp_path / "new").read_bytes() == b"three"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link.html", "new"]
+
+
+def test_a_named_output_may_be_a_device(tmp_path):
+    device = tmp_path / "device"
+    device.symlink_to(os.devnull)
+    write_output(device, b"dropped")
+    assert device.is_symlink() and device.is_char_device()
+    if Path("/dev/full").exists():
+        with pytest.raises(DiskError, match=r"^/dev/full: cannot be written \(No space left"):
+            write_output(Path("/dev/full"), b"content")
+
+
+def test_a_named_output_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "page.html"
+    write_output(path, b"old")
+
+    def fail(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(DiskError, match=r"page.html: cannot be written"):
+        write_output(path, b"new")
+    assert path.read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1

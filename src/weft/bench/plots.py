@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.bench.attention import PASSES, AttentionTiming
+from weft.checkpoint.atomic import disk_errors
 from weft.core.errors import UsageError
 
 ATTENTION_COLUMNS = (
@@ -191,6 +192,7 @@ def new_figure(path: Path, width: float, height: float) -> Any:
 
 def save_figure(figure: Any, path: Path) -> None:
     try:
-        figure.savefig(path)
+        with disk_errors(path):
+            figure.savefig(path)
     except ValueError as error:
         raise UsageError(f"cannot draw {path}: {error}. Use a name that ends in .png.") from None

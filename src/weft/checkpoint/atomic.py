@@ -104,6 +104,16 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
+def write_output(path: Path, content: bytes) -> None:
+    """`write_file` for a file that the user has named: what a link points to is replaced, and a
+    device or a pipe is written to."""
+    if path.exists() and not path.is_file():
+        with disk_errors(path):
+            path.write_bytes(content)
+    else:
+        write_file(path.resolve(), content)
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A temporary path to write to, renamed to `path` when the block ends without an error."""

@@ -318,6 +318,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def write_svg(trace: Trace, request: LookRequest, path: Path) -> None:
     """--svg: the head of --map, or the sharpest head of the selected or last token."""
+    from weft.checkpoint.atomic import write_output
     from weft.look.rankings import sharpest_head
     from weft.look.svg import HeadPicture, head_svg
     from weft.look.trace_views import head_arrays, parts_of_side, select, token_labels
@@ -331,5 +332,5 @@ def write_svg(trace: Trace, request: LookRequest, path: Path) -> None:
     rows, columns = (token_labels(trace, trace.side_of(head.part, a)) for a in ("query", "key"))
     title = f"{trace.model.name}: {head.part} layer {head.layer} head {head.head}"
     picture = HeadPicture(title, weights_TS, rows, columns, mask_TS)
-    path.write_text(head_svg(picture), encoding="utf-8")
+    write_output(path, head_svg(picture).encode())
     status(f"wrote {path}: {title}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 from typing import Annotated
@@ -108,7 +109,7 @@ def write_image(curves: list[Curve], path: Path) -> None:
             "--out needs matplotlib, which is not installed. Install it with pip install "
             "weft[bench], or leave --out out to plot in the terminal."
         ) from None
-    from weft.checkpoint.atomic import new_file
+    from weft.checkpoint.atomic import write_output
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
@@ -119,5 +120,6 @@ def write_image(curves: list[Curve], path: Path) -> None:
     axes.set_xlabel("step")
     axes.grid(alpha=0.3)
     axes.legend()
-    with new_file(path) as temporary, temporary.open("wb") as file:
-        figure.savefig(file, format="png", dpi=120)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    write_output(path, image.getvalue())

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from weft.checkpoint.atomic import write_output
 from weft.core.errors import UsageError, shown
 from weft.look.export import notebook_frame, page_of_trace
 from weft.look.logit_lens import logit_lens
@@ -178,7 +179,7 @@ class Trace:
 
     def to_html(self, path: str | Path) -> None:
         """Write the page with this trace as a file that opens from a disk (export.py)."""
-        Path(path).write_text(page_of_trace(self), encoding="utf-8")
+        write_output(Path(path), page_of_trace(self).encode())
 
     def _repr_html_(self) -> str:
         """The page, as a cell of a notebook."""
