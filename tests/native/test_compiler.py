@@ -108,6 +108,28 @@ def test_a_failed_compilation_leaves_no_file_and_reports_the_last_line(
     assert list(empty_cache.iterdir()) == []
 
 
+@pytest.mark.parametrize("problem", ["full", "a file"])
+def test_a_cache_folder_that_cannot_be_written_is_named_with_the_remedy(
+    problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    if problem == "full":
+        usage = compiler.shutil.disk_usage(tmp_path)._replace(free=5 << 10)
+        monkeypatch.setattr(compiler.shutil, "disk_usage", lambda path: usage)
+        reason = "has 5 kB of free space, compiling needs 8192"
+    else:
+        cache.write_text("")
+        reason = "Not a directory"
+    monkeypatch.setenv("WEFT_CACHE", str(cache))
+    monkeypatch.setattr(compiler, "PREBUILT_FOLDER", tmp_path)
+    assert native.__wrapped__() is None
+    line = caplog.records[-1].getMessage()
+    assert reason in line and str(cache / "native") in line, line
+    assert line.endswith(
+        "Free some space there, or set WEFT_CACHE to a folder that can be written."
+    )
+
+
 def test_a_library_is_compiled_once_and_announced_in_one_line(
     tmp_path: Path,
     empty_cache: Path,

@@ -22,7 +22,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +39,20 @@ FLAGS = (
     "-ffp-contract=off",
 )
 CHECKSUM_MAGIC = b"weft-sha256:"
+BUILD_BYTES = 8 << 20
+"""More than the object files and the library take, 1 MB."""
 
 
 class BuildError(Exception):
     """There is no library: the compiler is missing or failed."""
+
+    remedy = "Install g++, or a wheel of Weft with prebuilt libraries."
+
+
+class CacheFolderError(BuildError):
+    """The library cannot be written to the cache folder."""
+
+    remedy = "Free some space there, or set WEFT_CACHE to a folder that can be written."
 
 
 class IsaError(BuildError):
@@ -167,8 +179,16 @@ def is_x86() -> bool:
 
 def compile_library(compiler: str, variant: Variant, path: Path) -> None:
     """Compile the sources in parallel and link them. `path` is complete or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CacheFolderError(f"{path.parent}: {error.strerror}") from None
+    free = shutil.disk_usage(path.parent).free
+    if free < BUILD_BYTES:
+        raise CacheFolderError(
+            f"{path.parent} has {free >> 10} kB of free space, compiling needs {BUILD_BYTES >> 10}"
+        )
+    with build_folder(path.parent) as folder:
         sources = sorted(SOURCE_FOLDER.glob("*.cpp"))
         objects = [str(Path(folder) / f"{source.stem}.o") for source in sources]
         common = [compiler, *FLAGS, *variant.flags, "-c"]
@@ -181,6 +201,16 @@ def compile_library(compiler: str, variant: Variant, path: Path) -> None:
         run([compiler, "-shared", *sanitizers, *objects, "-o", str(new)])
         append_checksum(new)
         new.replace(path)
+
+
+@contextmanager
+def build_folder(parent: Path) -> Iterator[str]:
+    """A temporary folder; a CacheFolderError if the disk takes no folder or no file."""
+    try:
+        with tempfile.TemporaryDirectory(dir=parent) as folder:
+            yield folder
+    except OSError as error:
+        raise CacheFolderError(f"{parent}: {error.strerror}") from None
 
 
 def append_checksum(path: Path) -> None:

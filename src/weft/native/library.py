@@ -79,9 +79,9 @@ def native() -> Native | None:
     except (BuildError, OSError) as error:
         log.warning(
             "native kernels are not available (%s): generation is more than 10 times slower "
-            "and uses more than twice the memory. Install g++, or a wheel of Weft with prebuilt "
-            "libraries.",
+            "and uses more than twice the memory. %s",
             error,
+            getattr(error, "remedy", BuildError.remedy),
         )
         return None
 
