@@ -96,6 +96,43 @@ def test_an_id_of_the_source_is_checked_against_its_own_vocabulary(index: Any) -
     assert results(engine, asked, bad) == results(engine_of("encoder-decoder", **config), asked)
 
 
+WRONG_TYPES: dict[str, list[Any]] = {
+    **dict.fromkeys(("max_tokens", "n"), [1.5, float("nan"), True, None, "3", [3]]),
+    "min_tokens": [1.5, float("inf"), None, "3"],
+    **dict.fromkeys(("prompt", "source", "ends", "visible_ids"), [5, "abc"]),
+    **{"prompt": [5, None, "abc", (True,), (5.0,), ("a",)], "ends": [None, frozenset([True])]},
+    **{"stops": [None, 5, "abc", (5,)], "salt": [None, b"x", 5], "key": [None, ["a"]]},
+    **{"is_streamed": [None, "yes"], "grammar": ["a+"], "beam": [3, "x"], "sampling": [None]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG_TYPES.items() for value in values]
+)
+def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
+    """A max_tokens of 1.5 was reached by no count: the request never ended."""
+    engine = engine_of()
+    values: dict[str, Any] = {"prompt": (5, 9), "max_tokens": 3, name: value}
+    what = {"prompt": "the prompt", "source": "the source", "stops": "stop"}.get(name, name)
+    with pytest.raises(UsageError, match=f"({name}|{what}) .*(it must be|ids range)"):
+        engine.submit(GenerationRequest(**values))
+    assert engine.is_idle and not engine.requests
+
+
+@pytest.mark.parametrize("value", [1.5, None, True])
+def test_a_beam_search_has_a_whole_number_of_beams(value: Any) -> None:
+    beam = BeamConfig(3)
+    object.__setattr__(beam, "width", value)
+    with pytest.raises(UsageError, match="width of the beam search is .* whole number"):
+        engine_of().submit(GenerationRequest((5,), 3, beam=beam, ends=frozenset([2])))
+
+
+def test_the_client_refuses_a_fraction_of_a_token() -> None:
+    model = LoadedModel(tiny("decoder"))
+    with pytest.raises(UsageError, match="max_tokens is 1.5: it must be an integer"):
+        model.generate("the cat", max_tokens=1.5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -56,7 +56,7 @@ from weft.engine.memory_budget import cache_pages, checked_pages
 from weft.engine.model_runner import ModelRunner
 from weft.engine.recovery import FaultIsolation, recover
 from weft.engine.request import GenerationRequest, RequestOutput, SampleStateFactory
-from weft.engine.request_checks import check_request_ids, check_text_ids
+from weft.engine.request_checks import check_request_ids, check_request_types, check_text_ids
 from weft.engine.sampling_step import StepChooser
 from weft.engine.scheduling.admission import check_request, limit_to_pages
 from weft.engine.scheduling.audit import cache_state
@@ -126,6 +126,7 @@ class Engine:
     def prepare(self, request: GenerationRequest, request_id: str | None = None) -> PreparedRequest:
         """Check a request and compile its grammar, without adding it. Unlike the other methods it
         may be called in any thread while a step runs, and so may the two that follow."""
+        check_request_types(request)
         check_request_ids(request, self.model.config)
         beam = request.beam.width if request.beam else 0
         prompt, name = tuple(request.prompt), request_id or self.new_id()

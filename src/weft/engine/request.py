@@ -162,7 +162,7 @@ class SampleStateFactory:
     def create(self, request: GenerationRequest, index: int) -> SampleState:
         sample = SampleState(request, self.detokenizer(request), index=index)
         if request.grammar is not None:
-            sample.matcher = self.vocabulary(request.ends).matcher(request.grammar)
+            sample.matcher = self.vocabulary(frozenset(request.ends)).matcher(request.grammar)
         if self.speculate:
             sample.drafter = Drafter(request.prompt)
         return sample

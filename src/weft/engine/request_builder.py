@@ -25,7 +25,7 @@ from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import check_stops
 from weft.engine.grammar import Grammar, GrammarVocabulary, make_grammar
 from weft.engine.request import GREEDY, GenerationRequest
-from weft.engine.request_checks import check_request_ids
+from weft.engine.request_checks import check_request_ids, check_request_types
 from weft.engine.scheduling.admission import check_counts, check_lengths
 from weft.engine.scheduling.sequence import Request
 from weft.sampling.params import SamplingKeywords, SamplingParams
@@ -218,6 +218,7 @@ class RequestBuilder:
 
     def check(self, request: GenerationRequest) -> GenerationRequest:
         """The request; raises a UsageError if its numbers show that it can never be served."""
+        check_request_types(request)
         if not request.prompt:
             raise UsageError("the prompt has 0 tokens: it needs at least 1. Add some text.")
         beam = request.beam.width if request.beam else 0

@@ -1,18 +1,66 @@
-"""Checks at submission: a request with token ids that the model does not have -> a UsageError.
+"""Checks at submission: a request with values of other types than those it is declared with, or
+with token ids that the model does not have -> a UsageError.
 
 An id without a row in the embedding would fail in the forward pass, together with every other
-request of that step. So the engine checks all ids of a request, wherever they come from, before it
-is scheduled; the values of SamplingParams are checked when they are created.
+request of that step; a max_tokens of 1.5 is reached by no count, so that the request would never
+end. So the engine checks all values of a request before it is scheduled; those of SamplingParams
+are checked when they are created.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from numbers import Integral
+from typing import Any
 
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shown
+from weft.engine.beam_search import BeamConfig
+from weft.engine.grammar import Grammar
 from weft.engine.request import GenerationRequest
 from weft.models.config import ModelConfig
+from weft.sampling.params import SamplingParams
+
+COUNTS = ("max_tokens", "n", "min_tokens")
+COLLECTIONS = ("prompt", "ends", "stops", "visible_ids")
+TYPES: dict[str, type] = {
+    **{"sampling": SamplingParams, "salt": str, "key": str, "is_streamed": bool},
+    **{"grammar": Grammar, "beam": BeamConfig},
+}
+OPTIONAL = ("grammar", "beam")
+
+
+def check_request_types(request: GenerationRequest) -> None:
+    """Raise a UsageError that names the first value of another type than it is declared with."""
+    for name in COUNTS:
+        check_count(name, getattr(request, name))
+    for name in COLLECTIONS:
+        check_collection(name, getattr(request, name))
+    if request.source is not None:
+        check_collection("source", request.source)
+    for name, kind in TYPES.items():
+        value = getattr(request, name)
+        if not isinstance(value, kind) and not (value is None and name in OPTIONAL):
+            raise UsageError(f"{name} is {shown(value)}: it must be a {kind.__name__}. Use one.")
+    for stop in request.stops:
+        if not isinstance(stop, str):
+            raise UsageError(f"a stop is {shown(stop)}: it must be a str. Use texts.")
+    if request.beam is not None:
+        check_count("width of the beam search", request.beam.width)
+        check_count("num_best of the beam search", request.beam.num_best)
+
+
+def check_count(name: str, value: object) -> None:
+    if not is_integer(type(value)):
+        raise UsageError(f"{name} is {shown(value)}: it must be an integer. Use a whole number.")
+
+
+def check_collection(name: str, value: Any) -> None:
+    if isinstance(value, str) or not (hasattr(value, "__iter__") and hasattr(value, "__len__")):
+        raise UsageError(f"{name} is {shown(value)}: it must be a tuple. Use one.")
+
+
+def is_integer(kind: type) -> bool:
+    return issubclass(kind, Integral) and not issubclass(kind, bool)
 
 
 def check_request_ids(request: GenerationRequest, config: ModelConfig) -> None:
@@ -45,10 +93,10 @@ def source_vocab_size(config: ModelConfig) -> int:
 
 def check_token_ids(name: str, ids: Collection[int], num_ids: int) -> None:
     """Raise a UsageError that names the first id that is not an int in 0..num_ids - 1."""
-    are_ints = all(issubclass(kind, Integral) for kind in set(map(type, ids)))
-    if are_ints and (not ids or (min(ids) >= 0 and max(ids) < num_ids)):
+    are_ints = all(map(is_integer, set(map(type, ids))))
+    if are_ints and (len(ids) == 0 or (min(ids) >= 0 and max(ids) < num_ids)):
         return
-    wrong = next(i for i in ids if not isinstance(i, Integral) or not 0 <= int(i) < num_ids)
+    wrong = next(i for i in ids if not is_integer(type(i)) or not 0 <= int(i) < num_ids)
     raise UsageError(
         f"{name} contains id {wrong!r}, but ids range from 0 to {num_ids - 1}. Use ids of this "
         "model's vocabulary."
