@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.serve.scripted import scripted_service
-from tests.serve.server import RunningServer, running
+from tests.serve.server import RunningServer, make_service, running
 from weft.serve.config import ServeConfig
 
 TEXT = "Hi \U0001f31e"
@@ -69,3 +70,25 @@ def test_a_stream_without_tokens_has_pings(server, path, body, media_type, ping)
 
 def test_the_time_between_pings_is_15_seconds():
     assert ServeConfig().ping_seconds == 15
+
+
+def test_a_stream_needs_as_many_tasks_for_40_tokens_as_for_10():
+    """A task and two timers for each token took a third of the event loop's time."""
+    service, tasks = make_service(), list[asyncio.Task[Any]]()
+
+    def count_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        tasks.append(asyncio.Task(coroutine, loop=loop, **options))
+        return tasks[-1]
+
+    def count(num_tokens: int) -> int:
+        before, limits = len(tasks), {"max_tokens": num_tokens, "ignore_eos": True, "seed": 1}
+        body = {"model": "decoder", "prompt": "a", "stream": True, **limits}
+        text = server.post("/v1/completions", body).text
+        assert text.count("data: {") > num_tokens / 2  # a character may have several tokens
+        return len(tasks) - before
+
+    with running(service) as server:
+        count(2)
+        [loop] = service.models.get("decoder").engine.loops
+        loop.set_task_factory(count_task)
+        assert 0 < count(10) == count(40)

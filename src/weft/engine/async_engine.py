@@ -437,6 +437,8 @@ class OutputStream:
         the outputs have been read."""
         self.outputs: deque[RequestOutput] = deque()
         self.waiter: asyncio.Future[None] | None = None
+        self.interruption: Exception | None = None
+        """Raised instead of waiting for another output."""
         self.times: dict[str, RequestTimes] = {}
         """Arrival, admission and cached tokens of the requests, once the engine has them."""
 
@@ -444,8 +446,18 @@ class OutputStream:
         self.outputs.append(output)
         if output.is_end:
             self.count_end(output)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the coroutine that waits look again."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+    def interrupt(self, error: Exception) -> None:
+        """Event loop: whoever waits for an output gets this error from now on. Costs less than a
+        timeout around each output."""
+        self.interruption = error
+        self.wake()
 
     def count_end(self, output: RequestOutput) -> None:
         """A sample, or after an error a request, has its last output."""
@@ -465,6 +477,8 @@ class OutputStream:
             raise StopAsyncIteration
         try:
             while not self.outputs:
+                if self.interruption is not None:
+                    raise self.interruption
                 self.waiter = asyncio.get_running_loop().create_future()
                 await self.waiter
         except BaseException:

@@ -169,26 +169,25 @@ class Generation:
     async def events(self) -> AsyncIterator[ChoiceEvent]:
         """What each step adds to each choice. Raises an ApiError if a request fails or the call's
         deadline passes. Closing it aborts the requests."""
+        # one timer for all outputs
+        loop, expired = asyncio.get_running_loop(), TimeoutError("the deadline has passed")
+        timer = loop.call_at(self.call.deadline, self.stream.interrupt, expired)
         try:
             while (output := await self.next_output()) is not None:
                 self.call.record.received(output)
                 for event in self.events_of(output):
                     yield event
         finally:
+            timer.cancel()
             self.stream.close()
             self.finish_usage()
 
     async def next_output(self) -> RequestOutput | None:
-        """The next output of the engine; None after the last one. The deadline is set anew for
-        each: every chunk of a stream is awaited by a task of its own, and a timeout ends only the
-        task in which it was set."""
+        """The next output of the engine; None after the last one."""
         if asyncio.get_running_loop().time() >= self.call.deadline:
             raise self.call.timed_out()
-        if self.stream.outputs:
-            return await anext(self.stream, None)
         try:
-            async with asyncio.timeout_at(self.call.deadline):
-                return await anext(self.stream, None)
+            return await anext(self.stream, None)
         except TimeoutError:
             raise self.call.timed_out() from None
 

@@ -108,7 +108,8 @@ async def close(task: asyncio.Task[bytes], chunks: AsyncIterator[bytes]) -> None
 
 
 class ChunkResponse(Response):
-    """Sends chunks as they come, and pings between them."""
+    """Sends chunks as they come, and pings between them. One task sends all chunks: a task and a
+    timer for each would take longer than everything else that is done for it."""
 
     def __init__(
         self,
@@ -121,8 +122,13 @@ class ChunkResponse(Response):
     ) -> None:
         super().__init__(None, 200, {**SSE_HEADERS, **call.response_headers}, media_type)
         del self.headers["content-length"]
-        self.call, self.next, self.chunks = call, first, chunks
+        self.call, self.first, self.chunks = call, first, chunks
         self.error, self.ping = error, ping
+        self.has_begun = self.has_failed = False
+        self.is_sending = False
+        """Whether the client has to read before more can be sent: then it gets no ping."""
+        self.sent_at = 0.0
+        """On the clock of the event loop, when the last chunk or ping was sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = asyncio.ensure_future(self.send_all(send))
@@ -136,7 +142,7 @@ class ChunkResponse(Response):
         finally:
             for task in (sender, gone):
                 await cancel(task)
-            await close(self.next, self.chunks)
+            await close(self.first, self.chunks)
 
     async def send_all(self, send: Send) -> None:
         head: Message = {
@@ -145,25 +151,44 @@ class ChunkResponse(Response):
             "headers": self.raw_headers,
         }
         await send(head)
-        async for chunk in self.chunks_and_pings():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        pings = asyncio.ensure_future(self.send_pings(send))
+        try:
+            while (chunk := await self.next_chunk()) is not None:
+                await self.send_part(send, chunk)
+        finally:
+            await cancel(pings)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def chunks_and_pings(self) -> AsyncIterator[bytes]:
+    async def next_chunk(self) -> bytes | None:
+        """The next chunk, of which an error event is the last; None: there are no more."""
+        if self.has_failed:
+            return None
+        try:
+            if self.has_begun:
+                return await anext(self.chunks)
+            self.has_begun = True
+            return await self.first
+        except StopAsyncIteration:
+            return None
+        except Exception as problem:
+            self.has_failed = True
+            return self.error(self.logged(problem))
+
+    async def send_part(self, send: Send, part: bytes) -> None:
+        self.is_sending = True
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        self.is_sending, self.sent_at = False, asyncio.get_running_loop().time()
+
+    async def send_pings(self, send: Send) -> None:
+        """Send a ping whenever nothing was sent for so long, until this task is cancelled."""
+        loop, seconds = asyncio.get_running_loop(), self.call.ping_seconds
+        self.sent_at = loop.time()
         while True:
-            done, _ = await asyncio.wait({self.next}, timeout=self.call.ping_seconds)
-            if not done:
-                yield self.ping
-                continue
-            try:
-                chunk = self.next.result()
-            except StopAsyncIteration:
-                return
-            except Exception as problem:
-                yield self.error(self.logged(problem))
-                return
-            yield chunk
-            self.next = asyncio.ensure_future(anext(self.chunks))
+            await asyncio.sleep(self.sent_at + seconds - loop.time())
+            if self.is_sending:
+                self.sent_at = loop.time()
+            elif loop.time() >= self.sent_at + seconds:
+                await self.send_part(send, self.ping)
 
     def logged(self, problem: Exception) -> ApiError:
         """The error to report; a fault of the server is logged with its traceback."""
