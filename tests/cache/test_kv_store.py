@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from tests.engine.tiny import tiny
+from weft.cache import kv_store
 from weft.cache.kv_store import lazy_zeros
 from weft.core.errors import UsageError
 from weft.engine.config import EngineConfig
@@ -53,3 +55,20 @@ def test_memory_is_taken_as_it_is_used_or_at_the_start() -> None:
     assert between - before < 0.03 * 2**30
     assert resident() - between > 0.09 * 2**30
     assert lazy.kv_cache.pool.num_pages == early.kv_cache.pool.num_pages
+
+
+def test_memory_is_assigned_in_units_that_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_store, "RESERVE_BYTES", 3 * mmap.PAGESIZE)
+    store = Engine(tiny("decoder").model, config=EngineConfig(num_pages=400)).runner.store
+    assert store is not None
+    tensors = [stored for rows in store.rows for stored in rows.values()]
+    for number, stored in enumerate(tensors):
+        stored.view(torch.int32).random_(generator=torch.Generator().manual_seed(number))
+        stored.view(-1)[0], stored.view(-1)[-1] = -0.0, float("nan")
+    before = [stored.clone().view(torch.int32) for stored in tensors]
+    num_units = sum(1 for _ in store.reserve_units())
+    assert num_units == sum(-(-one.nbytes // (3 * mmap.PAGESIZE)) for one in tensors) > len(tensors)
+    assert all(
+        torch.equal(one, stored.view(torch.int32))
+        for one, stored in zip(before, tensors, strict=True)
+    )

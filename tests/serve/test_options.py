@@ -9,6 +9,8 @@ from __future__ import annotations
 import shutil
 import ssl
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -251,12 +253,27 @@ def test_unknown_fields_are_refused_or_with_lenient_reported(local, outside):
     assert answer.status_code == 200 and "temprature" in answer.headers["x-weft-warning"]
 
 
-def test_reserve_assigns_the_memory_of_the_cache_at_startup(folder: Path) -> None:
+def test_reserve_assigns_the_memory_of_the_cache_after_the_start(folder: Path) -> None:
     def resident(*options: str) -> int:
         with ServeProcess(folder, "--cache", "0.2", *options) as server:
             server.wait_ready()
+            while server.client.get("/server_info").json()["models"][folder.name]["is_reserving"]:
+                time.sleep(0.02)
             status = Path(f"/proc/{server.process.pid}/status").read_text()
         (line,) = (one for one in status.splitlines() if one.startswith("VmRSS:"))
         return 1024 * int(line.split()[1])
 
     assert resident("--reserve") - resident() > 0.15 * 2**30
+
+
+def test_memory_is_assigned_while_the_model_is_served() -> None:
+    service, may_go_on = make_service(), threading.Event()
+    served = service.models.get("decoder")
+    assert not served.is_reserving
+    served.engine.call(lambda engine: may_go_on.wait(20))
+    served.reserve()
+    assert served.is_reserving and served.reserving is not None
+    may_go_on.set()
+    served.reserving.result(20)
+    assert not served.is_reserving
+    service.models.close()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from weft.cache.encoder_cache import EncodedSource
 from weft.cache.page_tables import PageCopy, PageIds
 from weft.core.kv_spec import KVRows, KVSpec, PageLayout
 from weft.native.kernels import copy_rows
+
+RESERVE_BYTES = 2 << 20
+"""Assigned at a time, which takes about a millisecond."""
 
 
 class KVStore:
@@ -59,10 +62,21 @@ class KVStore:
         ]
 
     def reserve(self) -> None:
-        """Make the operating system assign all memory now, by writing zeros."""
+        """Make the operating system assign all memory now."""
+        for _ in self.reserve_units():
+            pass
+
+    def reserve_units(self) -> Generator[None, None, None]:
+        """The same, RESERVE_BYTES at a time. The contents do not change, so that rows may be
+        written between two units."""
+        if self.device.type != "cpu":
+            return
         for rows in self.rows:
             for stored in rows.values():
-                stored.zero_()
+                contents = stored.view(-1).view(torch.uint8)
+                for start in range(0, len(contents), RESERVE_BYTES):
+                    contents[start : start + RESERVE_BYTES : mmap.PAGESIZE].bitwise_or_(0)
+                    yield
 
     def group_of(self, layer: int) -> int:
         """The KV cache group of a layer."""

@@ -42,7 +42,6 @@ def engine_config(config: ServeConfig, paths: Mapping[str, str]) -> EngineConfig
         is_cache_limit=config.cache != 0 and share != "auto",
         prefix_cache="none" if config.cache == 0 else "radix",
         activations=config.activations,
-        reserve=config.reserve,
     )
 
 

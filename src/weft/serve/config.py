@@ -96,7 +96,8 @@ class ServeConfig(Config):
     """KV cache of all models in GiB; auto: half of the available memory; 0: nothing is kept between
     requests."""
     reserve: bool = False
-    """Assign the memory of the KV cache at startup: the first use of a page takes time."""
+    """Assign the memory of the KV cache after the start, between requests: the first use of a page
+    takes time."""
     keep: str | None = None
     """Folder in which prefix caches are kept, one file for each model: loaded at startup, saved
     when the server stops and after 10 minutes without a request."""

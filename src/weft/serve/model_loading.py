@@ -66,6 +66,8 @@ def build_service(
         if keeper is not None:
             keeper.add(served)  # before the warm-up, which may leave a source in the cache
         warm_up(served)
+        if config.reserve:
+            served.reserve()
         return served
 
     registry = ModelRegistry(paths, load_one, config.alias, make, is_on_demand, thread)

@@ -82,6 +82,8 @@ class ModelInfo(Result):
     defaults: dict[str, Any] | None = None
     generation_config: dict[str, Any] | None = None
     engine: dict[str, Any] | None = None
+    is_reserving: bool | None = None
+    """With --reserve: whether the memory of the KV cache is still being assigned."""
 
 
 class ServerInfo(Result):

@@ -139,6 +139,7 @@ def model_info(service: Service, name: str) -> dict[str, Any]:
         "defaults": effective_defaults(served),
         "generation_config": served.loaded.generation_config.to_dict(),
         "engine": served.loaded.engine_config.to_dict(),
+        "is_reserving": served.is_reserving,
     }
 
 

@@ -71,6 +71,8 @@ class ServedModel:
         """Codes of source and target of a translation model; None: not known."""
         self.created = int(time.time()) if created is None else created
         """Seconds since 1970, as OpenAI's list of models has them."""
+        self.reserving: Future[None] | None = None
+        """Done when the memory of the KV cache is assigned; None: that is not asked for."""
         source = loaded.checkpoint.chat_template
         self.tool_format: ToolFormat = TOOL_FORMATS[tool_format or detect_tool_format(source)]()
         reasoning = detect_reasoning_format(source)
@@ -84,6 +86,16 @@ class ServedModel:
     @property
     def engine(self) -> AsyncEngine:
         return self.loaded.client.async_engine
+
+    def reserve(self) -> None:
+        """Assign the memory of the KV cache between the steps of the engine, from now on."""
+        store = self.engine.engine.runner.store
+        if store is not None:
+            self.reserving = self.engine.run_units(store.reserve_units())
+
+    @property
+    def is_reserving(self) -> bool:
+        return self.reserving is not None and not self.reserving.done()
 
     @property
     def builder(self) -> RequestBuilder:

@@ -264,6 +264,7 @@ class Server(AbstractContextManager["Server"]):
             self.close()
             raise
         self.ready_seconds = time.perf_counter() - begin
+        self.wait_until_reserved()
 
     def wait_until_ready(self, path: str) -> None:
         end = time.perf_counter() + READY_SECONDS
@@ -278,13 +279,26 @@ class Server(AbstractContextManager["Server"]):
             f"{self.name} was not ready within {READY_SECONDS:g} s. Its rows are absent."
         )
 
+    def wait_until_reserved(self) -> None:
+        """Weft with --reserve answers before it has the memory of its KV cache."""
+        end = time.perf_counter() + READY_SECONDS
+        while b'"is_reserving":true' in self.get("/server_info")[1]:
+            if time.perf_counter() > end:
+                raise PeerError(f"{self.name} had no memory after {READY_SECONDS:g} s.")
+            time.sleep(POLL_SECONDS)
+
     def answers(self, path: str) -> bool:
+        return self.get(path)[0] == 200
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and content of a response; 0 if there is none."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             connection.request("GET", path)
-            return connection.getresponse().status == 200
+            response = connection.getresponse()
+            return response.status, response.read()
         except (OSError, http.client.HTTPException):
-            return False
+            return 0, b""
         finally:
             connection.close()
 
