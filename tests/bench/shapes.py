@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.checkpoint.hub import cache_folder
+from weft.checkpoint.pulled_models import cache_folder
 
 GPT2 = {"attention": {"num_heads": 4, "bias": True}, "position": {"kind": "learned"}}
 MARIAN = {

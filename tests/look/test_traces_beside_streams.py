@@ -15,7 +15,7 @@ import pytest
 from tests.engine.tiny import tiny
 from tests.serve.server import SMALL, RunningServer, make_service, running
 from weft.checkpoint.formats import load_checkpoint
-from weft.checkpoint.hub import resolve
+from weft.checkpoint.pulled_models import resolve
 from weft.cli.look_host import look_routers
 from weft.core.errors import WeftError
 from weft.engine.config import EngineConfig

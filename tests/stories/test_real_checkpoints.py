@@ -18,7 +18,8 @@ import weft
 from tests.corpora import corpus
 from tests.engine.asking import generate
 from weft.checkpoint.formats import convert
-from weft.checkpoint.hub import pull, resolve
+from weft.checkpoint.hub import pull
+from weft.checkpoint.pulled_models import resolve
 from weft.cli.app import main
 from weft.engine.loaded_model import LoadedModel
 from weft.text.corpus import read_lines

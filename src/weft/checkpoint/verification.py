@@ -15,7 +15,8 @@ from typing import Literal
 
 from weft.checkpoint.folder_files import MODEL_FILES, RUN_FILE, has_model
 from weft.checkpoint.folder_reader import read_consistently
-from weft.checkpoint.hub import CATALOG, pulled_folder, resolve
+from weft.checkpoint.model_catalog import CATALOG
+from weft.checkpoint.pulled_models import pulled_folder, resolve
 from weft.checkpoint.run_files import CHECKPOINTS, checkpoint_folder, checkpoint_steps
 from weft.checkpoint.run_selection import candidate_steps, split_run_path
 from weft.checkpoint.sha256sums import SUMS_FILE, file_sha256, read_sums

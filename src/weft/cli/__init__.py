@@ -10,9 +10,11 @@ embed               weft embed
 eval                weft eval
 generate            weft generate
 info                weft info
+list                weft list
 look                weft look
 plot                weft plot
 pull                weft pull
+rm                  weft rm
 serve               weft serve
 settings            weft settings
 status              weft status
@@ -29,6 +31,7 @@ watch               generate --watch
 live_screen         a terminal that is redrawn, with single keys
 completion_json     completions as --json prints them
 train_progress      progress of a training run
+download_progress   progress of a download
 curve_canvas        curves as text
 run_metrics         metrics.jsonl of a run, as curves
 recipe_names        recipes that come with Weft, by name

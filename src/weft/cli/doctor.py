@@ -150,7 +150,7 @@ def threads() -> Section:
 
 
 def folders() -> Section:
-    from weft.checkpoint.hub import cache_folder
+    from weft.checkpoint.pulled_models import cache_folder
 
     cache = cache_folder()
     models = sorted(path.name for path in (cache / "models").glob("*"))

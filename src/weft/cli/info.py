@@ -90,8 +90,17 @@ def verify_files(model: str, is_json: bool) -> None:
         print_table(["file", "SHA-256"], [(check.file, check.result) for check in checks])
     if wrong:
         names = ", ".join(f"{check.file} {SENTENCES[check.result]}" for check in wrong)
-        status(f"{model}: {names}. Copy the model again, or train or convert it again.")
+        status(f"{model}: {names}. {remedy(model)}")
         raise typer.Exit(1)
+
+
+def remedy(model: str) -> str:
+    """What to do about a damaged model."""
+    from weft.checkpoint.pulled_models import pulled_folder
+
+    if not Path(model).exists() and pulled_folder(model).is_dir():
+        return f"`weft pull {model}` downloads it again."
+    return "Copy the model again, or train or convert it again."
 
 
 def read_model(model: str, changes: list[str]) -> ModelConfig:
@@ -111,7 +120,7 @@ def read_model(model: str, changes: list[str]) -> ModelConfig:
 
 def is_recipe(model: str) -> bool:
     """Whether a name means a recipe: a TOML file, or a packaged recipe if no model has the name."""
-    from weft.checkpoint.hub import resolve
+    from weft.checkpoint.pulled_models import resolve
 
     return model.endswith(".toml") or (
         not resolve(model).exists() and packaged_recipe(model) is not None

@@ -115,13 +115,19 @@ class StepColumn(ProgressColumn):
             text = f"step {task.completed:,.0f}/{task.total or 0:,.0f}  loss {fields['loss']:.3f}"
             text = f"{text}  left {clock(fields['left'])}"
             speed = f"  {fields['speed']:,.0f} tokens/s" if width >= WIDE else ""
-        room = width - len(text) - len(speed) - 2
-        if not task.total or room < MIN_BAR:
-            return Text(text[:width], no_wrap=True)
-        filled = round(room * min(1.0, task.completed / task.total))
-        line = Text(f"{text}  ", no_wrap=True)
-        line.append(BAR * filled, style="bar.complete").append(BAR * (room - filled), style="dim")
-        return line.append(speed)
+        share = task.completed / task.total if task.total else None
+        return bar_line(text, speed, share, width)
+
+
+def bar_line(text: str, end: str, share: float | None, width: int) -> Text:
+    """`text`, then a bar if there is room for it, then `end`."""
+    room = width - len(text) - len(end) - 2
+    if share is None or room < MIN_BAR:
+        return Text(text[:width], no_wrap=True)
+    filled = round(room * min(1.0, share))
+    line = Text(f"{text}  ", no_wrap=True)
+    line.append(BAR * filled, style="bar.complete").append(BAR * (room - filled), style="dim")
+    return line.append(end)
 
 
 class ProgressLines:

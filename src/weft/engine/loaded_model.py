@@ -28,7 +28,7 @@ from torch import Tensor
 
 from weft.checkpoint.description import describe
 from weft.checkpoint.formats import load_checkpoint
-from weft.checkpoint.hub import resolve
+from weft.checkpoint.pulled_models import resolve
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.device import choose_device, choose_dtype, device_of
 from weft.core.errors import DataError, UsageError

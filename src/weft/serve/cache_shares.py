@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 
 from weft.checkpoint.description import describe
-from weft.checkpoint.hub import resolve
+from weft.checkpoint.pulled_models import resolve
 from weft.core.errors import UsageError, WeftError
 from weft.core.memory import available_memory
 from weft.engine.config import EngineConfig

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.checkpoint.hub import cache_folder, resolve
+from weft.checkpoint.pulled_models import pull_hint, pulled_names, resolve
 from weft.core.errors import DataError, UsageError
 
 
@@ -42,10 +42,7 @@ def parse_models(models: Sequence[str]) -> dict[str, str]:
 
 def pulled_models() -> dict[str, str]:
     """The models installed by `weft pull`: {name: name}."""
-    folder = cache_folder() / "models"
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    names = [path.name.replace("--", "/") for path in found if path.is_dir()]
-    return {name: name for name in names if not name.startswith(".")}
+    return {name: name for name in pulled_names()}
 
 
 def check_exists(model: str) -> None:
@@ -54,7 +51,7 @@ def check_exists(model: str) -> None:
     base = Path(str(path).partition("@")[0])
     if not path.exists() and not base.exists():
         raise DataError(
-            "there is no such model. Give a folder, a .gguf file, or a name installed by `weft "
-            "pull`.",
+            f"there is no such model. {pull_hint(model)}Give a folder, a .gguf file, or a name "
+            "installed by `weft pull`.",
             model,
         )

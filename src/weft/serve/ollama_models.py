@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from weft import __version__
 from weft.checkpoint.description import find_format
-from weft.checkpoint.hub import resolve
+from weft.checkpoint.pulled_models import resolve
 from weft.core.errors import WeftError
 from weft.native.packed import PackedMatrix
 from weft.nn.memoryless import is_memoryless

@@ -38,7 +38,7 @@ from weft.bench.peers.systems import (
     exit_reason,
     model_in_format,
 )
-from weft.checkpoint.hub import resolve
+from weft.checkpoint.pulled_models import resolve
 
 READY_SECONDS = 600.0
 """Time to load a model. vLLM compiles it."""

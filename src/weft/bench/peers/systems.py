@@ -25,7 +25,7 @@ from typing import IO, Any, Literal
 from weft.bench.peers.install import python_of
 from weft.checkpoint.description import format_of
 from weft.checkpoint.formats import convert
-from weft.checkpoint.hub import cache_folder, resolve
+from weft.checkpoint.pulled_models import cache_folder, resolve
 from weft.core.errors import WeftError
 from weft.core.openmp import user_environment
 from weft.core.registry import pick
