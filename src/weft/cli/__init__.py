@@ -3,6 +3,7 @@
 app                 arguments -> command, exit codes, error messages
 bench               weft bench attention, engine, peers, switches, train, translate
 chat                weft chat
+completion          weft completion
 convert             weft convert
 demo                weft demo
 doctor              weft doctor
@@ -34,6 +35,7 @@ train_progress      progress of a training run
 download_progress   progress of a download
 curve_canvas        curves as text
 run_metrics         metrics.jsonl of a run, as curves
+completion_candidates   what the last word of a command line may become
 recipe_names        recipes that come with Weft, by name
 setting_list        the settings of a recipe as rows
 settings_page       generates docs/settings.md

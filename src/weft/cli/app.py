@@ -73,6 +73,7 @@ COMMANDS = {
     "plot": Command("weft.cli.plot", "Plot the curves of training runs."),
     "settings": Command("weft.cli.settings", "Every setting of a recipe, with its meaning."),
     "bench": Command("weft.cli.bench", "Measure speed and memory."),
+    "completion": Command("weft.cli.completion", "Complete weft commands in bash, zsh or fish."),
     "doctor": Command("weft.cli.doctor", "Describe the machine and the installation."),
 }
 
