@@ -31,6 +31,32 @@ def test_views_are_in_the_address_and_the_back_button_works(served, tab):
     one.check_quiet()
 
 
+def test_a_view_is_loaded_when_it_is_first_opened(served, tab):
+    one = tab(served.url).open("#/play")
+    one.page.wait_for_selector(".view-play textarea")
+    assert not any("walk" in url or "cache." in url for url in one.requests if ".css" not in url)
+    for _ in range(2):
+        one.page.get_by_role("link", name="Walk", exact=True).click()
+        one.page.wait_for_selector(".view-walk textarea")
+        one.page.get_by_role("link", name="Play", exact=True).click()
+        one.page.wait_for_selector(".view-play textarea")
+    files = [url.rpartition("/")[2] for url in one.requests]
+    assert files.count("walk.js") == files.count("walk.json") == 1 and "cache.js" not in files
+    one.check_quiet()
+
+
+def test_a_view_that_cannot_be_loaded_is_shown_once_the_server_is_back(served, tab):
+    one = tab(served.url).open("#/play")
+    one.page.wait_for_selector(".view-play textarea")
+    one.context.set_offline(True)
+    one.page.get_by_role("link", name="Cache").click()
+    one.page.wait_for_selector(".view-cache [data-state=offline]")
+    one.context.set_offline(False)
+    one.page.wait_for_selector(".view-cache textarea")
+    assert one.page.locator("[data-state=offline]").count() == 0
+    one.check_quiet("net::ERR")
+
+
 def test_the_language_is_chosen_by_the_browser_and_by_a_button_that_is_remembered(served, tab):
     one = tab(served.url, language="zh-CN").open()
     one.page.get_by_role("link", name="试用").wait_for()

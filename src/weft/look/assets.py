@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from weft.look.modules import joined_modules, without_comments
+from weft.look.modules import compact, split_scripts
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -70,13 +71,18 @@ class Asset:
 
 
 def page_assets() -> dict[str, Asset]:
-    """The files of the page by name, as they are sent: app.js with all modules that it imports,
-    code and styles without comments and indentation."""
+    """The files of the page by name, as they are sent: app.js has the modules of the shell, and
+    those of a view are in one script that is loaded when the view is first opened."""
     sources = page_sources()
-    code = {name: text for name, text in sources.items() if suffix_of(name) in (".js", ".css")}
-    sent = {**code, ENTRY: joined_modules(ENTRY, code)}
-    small = {name: without_comments(text) for name, text in sent.items()}
-    return {name: Asset(name, text.encode()) for name, text in {**sources, **small}.items()}
+    modules = {name: text for name, text in sources.items() if suffix_of(name) == ".js"}
+    sent = {**sources, **split_scripts(ENTRY, modules)}
+    return {name: Asset(name, as_sent(name, text).encode()) for name, text in sent.items()}
+
+
+def as_sent(name: str, text: str) -> str:
+    if suffix_of(name) == ".json":
+        return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+    return compact(name, text) if suffix_of(name) in (".js", ".css") else text
 
 
 def page_sources() -> dict[str, str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import UsageError
 from weft.look.assets import page_sources
-from weft.look.modules import joined_modules, without_comments
+from weft.look.modules import compact, joined_modules
 from weft.look.trace_data import Array
 from weft.look.trace_json import encode, to_json
 
@@ -97,10 +97,9 @@ def shown_arrays(trace: Trace) -> Iterator[tuple[str, Array]]:
 def standalone_page(trace: Mapping[str, Any], page_files: Mapping[str, str]) -> str:
     """index.html with styles, texts, trace and script inside."""
     index = page_files["index.html"]
-    script = without_comments(joined_modules(ENTRY, page_files))
-    style = without_comments(
-        "\n".join(page_files[match["name"]] for match in STYLE.finditer(index))
-    )
+    script = compact(ENTRY, joined_modules(ENTRY, page_files))
+    styles = [match["name"] for match in STYLE.finditer(index)]
+    style = "\n".join(compact(name, page_files[name]) for name in styles)
     body = PRELOAD.sub("", STYLE.sub("", SCRIPT.sub("", NOSCRIPT.sub("", index))))
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style)}">\n'

@@ -1,17 +1,21 @@
-"""The modules of the page as one script: each after those it imports, without import and export.
+"""The modules of the page as few scripts, without comments and without spaces between signs.
 
-    joined_modules("app.js", {"app.js": "...", ...})
+    split_scripts("app.js", files)     {"app.js": ..., "walk.js": ...}: what is loaded at first,
+                                       and each module that it imports when it is needed
+    joined_modules("exported.js", files)     one script for all, which loads from `file://`
+    compact("app.js", source)          a script or a style sheet as it is sent
 
-That is sound because top-level names are unique across modules, which is checked here and by a
-test. One script is a third smaller when compressed than its modules one by one, is there after one
-request, and loads from `file://`, which modules do not.
+Each module follows those it imports, without import and export; that is sound because top-level
+names are unique across modules, which is checked here and by a test. A script is a third smaller
+when compressed than its modules one by one, and needs one request. The page's views are imported
+with `import("./walk.js")`: what two of them need is part of the first script.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 IMPORT = re.compile(
@@ -19,23 +23,90 @@ IMPORT = re.compile(
     re.MULTILINE,
 )
 EXPORT = re.compile(r"^export\s+(?=(?:async\s+)?(?:function|class|const|let)\b)", re.MULTILINE)
+EXPORTED = re.compile(
+    r"^export\s+(?:async\s+)?(?:function\*?|class|const|let)\s+([A-Za-z_$][\w$]*)", re.MULTILINE
+)
 DECLARATION = re.compile(
     r"^(?:export\s+)?(?:async\s+)?(?:function\*?|class|const|let|var)\s+([A-Za-z_$][\w$]*)",
     re.MULTILINE,
 )
+LAZY_IMPORT = re.compile(r"""\bawait import\("\./(?P<path>[^"]+)"\)""")
 COMMENT = re.compile(r"^[ \t]*/\*.*?\*/[ \t]*\n", re.MULTILINE | re.DOTALL)
 LINE_COMMENT = re.compile(r"^[ \t]*//.*\n", re.MULTILINE)
 INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
+LITERAL = re.compile(
+    r"""(//[^\n]*"""
+    r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\\n])*`"""
+    r"""|(?:(?<=[(,=:!&|?;{}\[])|(?<=return))[ ]*/(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+"""
+    r"""/[a-z]*)"""
+)
+"""Comments, strings, templates and regular expressions of a script. No template contains another
+one, which a test checks."""
+SIGN_SPACES = re.compile(r"(?<=[\w\])}]) (?=[={(?:<>&|,;}])|(?<=[=,:;{}(?<>&|\])]) ")
+"""Spaces beside signs. Not beside + and -, which could become ++ and --."""
+STYLE_SPACES = re.compile(r" (?=[{}>])|(?<=[{};:,>]) ")
+
+
+def split_scripts(entry: str, page_files: Mapping[str, str]) -> dict[str, str]:
+    """The script of the entry, which has what at least two others need, and those that it imports
+    on demand."""
+    lazy = [
+        match["path"]
+        for path in dict.fromkeys(imports_first(entry, page_files))
+        for match in LAZY_IMPORT.finditer(page_files[path])
+    ]
+    needed = {path: list(dict.fromkeys(imports_first(path, page_files))) for path in lazy}
+    counts = Counter(path for paths in needed.values() for path in paths)
+    shared = [path for paths in needed.values() for path in paths if counts[path] > 1]
+    first = list(dict.fromkeys([*shared, *imports_first(entry, page_files)]))
+    check_names([*first, *(one for paths in needed.values() for one in paths)], page_files)
+    scripts, used = {}, set[str]()
+    for path in lazy:
+        own = [one for one in needed[path] if one not in first]
+        names = imported_names(own, first, page_files)
+        used |= names
+        body = joined(own, page_files) + export_line(EXPORTED.findall(page_files[path]))
+        scripts[path] = f'import {{ {", ".join(sorted(names))} }} from "./{entry}";\n{body}'
+    return {entry: joined(first, page_files) + export_line(used), **scripts}
+
+
+def export_line(names: Iterable[str]) -> str:
+    return f"\nexport {{ {', '.join(sorted(names))} }};\n"
+
+
+def imported_names(
+    paths: Iterable[str], providers: Container[str], page_files: Mapping[str, str]
+) -> set[str]:
+    """The names that modules import from some others."""
+    return {
+        name.strip()
+        for path in paths
+        for match in IMPORT.finditer(page_files[path])
+        if match["path"].removeprefix("./") in providers
+        for name in (match["names"] or "").strip("{}").split(",")
+        if name.strip()
+    }
 
 
 def joined_modules(entry: str, page_files: Mapping[str, str]) -> str:
     """The source of a module and of all that it imports, as one module."""
     order = list(dict.fromkeys(imports_first(entry, page_files)))
-    declared = Counter(name for path in order for name in DECLARATION.findall(page_files[path]))
+    check_names(order, page_files)
+    return joined(order, page_files)
+
+
+def joined(paths: Iterable[str], page_files: Mapping[str, str]) -> str:
+    return "\n".join(without_module_syntax(path, page_files[path]) for path in paths)
+
+
+def check_names(paths: Iterable[str], page_files: Mapping[str, str]) -> None:
+    """Raise an AssertionError for a top-level name of two modules."""
+    declared = Counter(
+        name for path in dict.fromkeys(paths) for name in DECLARATION.findall(page_files[path])
+    )
     repeated = sorted(name for name, count in declared.items() if count > 1)
     if repeated:
         raise AssertionError(f"declared by two modules of the page: {', '.join(repeated)}")
-    return "\n".join(without_module_syntax(path, page_files[path]) for path in order)
 
 
 def imports_first(
@@ -59,6 +130,19 @@ def without_module_syntax(path: str, source: str) -> str:
     return plain.replace("</script", "<\\/script")
 
 
-def without_comments(source: str) -> str:
-    """Modules or styles without comments of whole lines and without indentation."""
-    return INDENTATION.sub("", LINE_COMMENT.sub("", COMMENT.sub("", source)))
+def compact(name: str, source: str) -> str:
+    """A script or style sheet without comments, indentation and spaces that mean nothing."""
+    plain = INDENTATION.sub("", LINE_COMMENT.sub("", COMMENT.sub("", source)))
+    if name.endswith(".css"):
+        return STYLE_SPACES.sub("", plain)
+    parts = LITERAL.split(plain)  # odd ones are literals
+    kept = [without_comment(part) if i % 2 else compact_code(part) for i, part in enumerate(parts)]
+    return "".join(kept)
+
+
+def compact_code(code: str) -> str:
+    return SIGN_SPACES.sub("", code)
+
+
+def without_comment(literal: str) -> str:
+    return "" if literal.startswith("//") else literal

@@ -7,20 +7,22 @@
  */
 
 import { RequestError, getJson } from "./api.js";
-import { mountCache } from "./cache.js";
 import { watchConnection } from "./connection.js";
 import { h, replaceContent } from "./dom.js";
-import { loadStrings, t } from "./i18n.js";
+import { chooseLanguage, loadStrings, t } from "./i18n.js";
 import { createInspector } from "./inspector.js";
-import { mountPlay } from "./play.js";
 import { applyTheme, readPreference } from "./preferences.js";
 import { createHeader, createRail, showKeys } from "./shell.js";
 import { createStore } from "./state.js";
 import { errorState, loadingState } from "./states.js";
 import { createTokenStrip } from "./token_strip.js";
-import { mountWalk } from "./walk.js";
 
-const MOUNTS = { play: mountPlay, walk: mountWalk, cache: mountCache };
+/** A view is loaded when it is first shown. */
+const MOUNTS = {
+  play: async () => (await import("./play.js")).mountPlay,
+  walk: async () => (await import("./walk.js")).mountWalk,
+  cache: async () => (await import("./cache.js")).mountCache,
+};
 const REMOUNTING = ["view", "model"];
 const LOADING_POLL_MS = 1000;
 
@@ -75,6 +77,7 @@ function createPage() {
     banners: h("div", { class: "banners" }),
     server: { models: {} },
     view: null,
+    ticket: 0, // of the view that is being loaded
   };
   parts.header = createHeader(store, () => drawAnew(parts));
   watchConnection(parts.banners, () => loadServer(parts));
@@ -148,22 +151,39 @@ function remountView(parts) {
   mountView(parts, parts.view?.keep?.() ?? null);
 }
 
-function mountView(parts, kept = null) {
+async function mountView(parts, kept = null) {
   const { store, server } = parts;
   const state = store.get();
+  parts.ticket += 1;
+  const mine = parts.ticket;
   parts.view?.unmount();
   parts.view = null;
   parts.header.update(server.models);
   parts.strip.setTokens([]);
   parts.inspector.show(null);
   parts.inspector.setSections();
-  document.title = `${t(`shell.${state.view}`)} · Weft`;
+  document.title = [t(`shell.${state.view}`), "Weft"].join(" · ");
   document.body.dataset.view = state.view;
   const model = server.models[state.model];
   if (!model) return;
   const root = h("div", { class: `view view-${state.view}` });
   replaceContent(parts.main, root);
-  parts.view = MOUNTS[state.view](root, contextOf(parts, model, kept));
+  try {
+    const mount = await loadView(state.view);
+    if (mine === parts.ticket) parts.view = mount(root, contextOf(parts, model, kept));
+  } catch (error) {
+    if (mine === parts.ticket) replaceContent(root, pageTitle(), errorState(error, () => mountView(parts, kept)));
+  }
+}
+
+/** The code and the texts of a view. */
+async function loadView(name) {
+  try {
+    const [mount] = await Promise.all([MOUNTS[name](), loadStrings([name])]);
+    return mount;
+  } catch {
+    throw new RequestError("", 0, "offline");
+  }
 }
 
 /** @returns {Context} */
@@ -206,8 +226,10 @@ function stepSelection(parts, name, step) {
 /** Show the page. */
 export async function startPage() {
   applyTheme(readPreference("theme") ?? "auto");
-  await loadStrings();
+  await loadStrings(["shell"]);
+  chooseLanguage();
   const parts = createPage();
+  loadView(parts.store.get().view).catch(() => {}); // while the server is asked for its models
   parts.header.update({});
   layout(parts);
   parts.store.subscribe((state, changed) => onStateChange(parts, state, changed));

@@ -4,7 +4,7 @@
  */
 
 import { h, replaceContent } from "./dom.js";
-import { inlinedAsset, loadStrings } from "./i18n.js";
+import { chooseLanguage, inlinedAsset, loadStrings } from "./i18n.js";
 import { createInspector } from "./inspector.js";
 import { applyTheme, readPreference } from "./preferences.js";
 import { createRail, keysButton, languageButton, themeButton } from "./shell.js";
@@ -33,6 +33,7 @@ let drawn = null;
 async function startExported() {
   applyTheme(readPreference("theme") ?? "auto");
   await loadStrings(["shell", "walk"]);
+  chooseLanguage();
   const store = createStore();
   drawExported(store, inlinedAsset("trace"));
   store.subscribe((state, changed) => {

@@ -8,8 +8,6 @@
 import { readPreference, writePreference } from "./preferences.js";
 
 export const LANGUAGES = { en: "English", zh: "中文" };
-export const STRING_FILES = ["shell", "play", "walk", "cache"];
-
 const texts = { en: {}, zh: {} };
 let current = "en";
 
@@ -32,12 +30,20 @@ export function inlinedAsset(name) {
   return block ? JSON.parse(block.textContent) : null;
 }
 
-/** Load all strings and choose the language: remembered, or the browser's. */
-export async function loadStrings(names = STRING_FILES) {
-  const files = await Promise.all(names.map((name) => loadAsset(`strings/${name}.json`)));
+const loaded = new Set();
+
+/** Load the texts of some files: of the shell, of a view. @param {string[]} names */
+export async function loadStrings(names) {
+  const missing = names.filter((name) => !loaded.has(name));
+  const files = await Promise.all(missing.map((name) => loadAsset(`strings/${name}.json`)));
   for (const file of files) {
     for (const language of Object.keys(LANGUAGES)) Object.assign(texts[language], file[language]);
   }
+  missing.forEach((name) => loaded.add(name));
+}
+
+/** The language that is remembered, or the browser's. */
+export function chooseLanguage() {
   const wanted = readPreference("language") ?? navigator.language.slice(0, 2);
   useLanguage(wanted in LANGUAGES ? wanted : "en");
 }

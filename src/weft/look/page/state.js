@@ -104,7 +104,7 @@ export function formatHash(state) {
     if (text !== "[]") query.set(name, text);
   }
   const text = query.toString();
-  return `#/${state.view}${text ? `?${text}` : ""}`;
+  return text ? `#/${state.view}?${text}` : `#/${state.view}`;
 }
 
 /**

@@ -207,7 +207,10 @@ function attentionFormula() {
 
 function shapeLine(trace, { part, layer }) {
   const prefix = trace.prefixOf(part, layer);
-  const shape = (name) => (trace.has(`${prefix}.${name}`) ? `[${trace.stages.get(`${prefix}.${name}`).shape}]` : "");
+  const shape = (name) => {
+    const stage = trace.stages.get(`${prefix}.${name}`);
+    return stage ? `[${stage.shape}]` : "";
+  };
   return `Q ${shape("q")}  K ${shape("k")}  →  A ${shape("weights")}`;
 }
 

@@ -68,8 +68,9 @@ export function unitsPanel(walk) {
 /** "up [7,256] hidden [7,256]": the shapes of some stages. */
 export function shapesOf(trace, prefix, names) {
   return names
-    .filter((name) => trace.has(`${prefix}.${name}`))
-    .map((name) => `${name} [${trace.stages.get(`${prefix}.${name}`).shape}]`)
+    .map((name) => [name, trace.stages.get(`${prefix}.${name}`)])
+    .filter(([, stage]) => stage)
+    .map(([name, stage]) => `${name} [${stage.shape}]`)
     .join("  ");
 }
 
