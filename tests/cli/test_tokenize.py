@@ -9,11 +9,14 @@ import sys
 
 import pytest
 import typer
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, pre_tokenizers
+from tokenizers.models import BPE
 from typer.testing import CliRunner
 
 from weft.cli import main
 from weft.cli.tokenize import command
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer import GPT2_BYTES, Tokenizer
 
 LINES = ["the cat sat on the mat", "我吃了苹果，它很甜", "the dog sat on the cat"] * 3
 
@@ -38,8 +41,18 @@ def invoke(arguments, text=""):
 
 def test_pieces_come_line_by_line_with_spaces_made_visible(model):
     out = invoke([model], "the cat\n\n它很甜\x07").stdout
-    assert out == "<begin> the \u2581cat <end>\n<begin> <end>\n<begin> 它很甜 <0x07> <end>\n"
+    assert out == "<begin> the \u2581cat <end>\n<begin> <end>\n<begin> 它很甜 \\x07 <end>\n"
     assert invoke([model, "--no-special"], "the cat\n").stdout == "the \u2581cat\n"
+
+
+def test_byte_level_tokens_are_printed_as_text(tmp_path):
+    backend = Backend(BPE(dict(GPT2_BYTES), []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    Tokenizer(backend).save(tmp_path / "tok")
+    assert invoke([tmp_path / "tok"], "a \t它\n").stdout == "a \u2581 \\t <0xE5> <0xAE> <0x83>\n"
+    [line] = invoke([tmp_path / "tok", "--json"], "a 它\n").stdout.splitlines()
+    assert json.loads(line)["tokens"] == ["a", " ", "<0xE5>", "<0xAE>", "<0x83>"]
 
 
 def test_ids_and_decode_are_opposites(model):

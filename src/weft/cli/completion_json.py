@@ -5,7 +5,8 @@
 
 finish_reason is "length" if max_tokens ended the text, else "stop"; stop_reason is the stop string
 that ended it, null for an end token. With --logprobs there is a list with an entry for each token:
-{"token", "id", "logprob", "top_logprobs": [{"token", "id", "logprob"}, ...]}.
+{"token", "id", "logprob", "top_logprobs": [{"token", "id", "logprob"}, ...]}. Bytes of a token
+that are not whole characters are written as <0xE8>.
 """
 
 from __future__ import annotations
@@ -55,12 +56,6 @@ def logprob_list(completion: Completion, tokenizer: Tokenizer) -> list[dict[str,
 
 
 def one_logprob(index: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
-    return {"token": token_text(index, tokenizer), "id": index, "logprob": logprob}
+    from weft.text.token_labels import token_label
 
-
-def token_text(index: int, tokenizer: Tokenizer) -> str:
-    """The text of one token; an incomplete character is shown as U+FFFD."""
-    target = tokenizer.target
-    if index >= target.vocab_size:
-        return ""  # some models round the size of the vocabulary up
-    return target.token_bytes([index])[0].decode("utf-8", "replace")
+    return {"token": token_label(tokenizer.target, index), "id": index, "logprob": logprob}

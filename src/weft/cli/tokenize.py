@@ -66,7 +66,8 @@ def command(
       echo "Show the tokens." | weft tokenize tok --ids | weft tokenize tok --decode
       weft tokenize tok --train train.de train.en --kind unigram --set normalise=nfc
 
-    A space inside a token is printed as an underscore; --json has the tokens unchanged.
+    A token is printed as its text, with a mark for each space; bytes that are not whole characters
+    are printed as <0xE8>. --json has the same tokens without marks.
     """
     settings = read_options(kind, vocab_size, lowercase, change or [])
     formats = [name for name, on in (("ids", ids), ("json", json), ("decode", decode)) if on]
@@ -127,6 +128,7 @@ def print_tokens(
     """One line of tokens, ids or JSON per line of text."""
     from weft.checkpoint.formats import load_tokenizer
     from weft.text.encoding import TextReport
+    from weft.text.token_labels import token_labels
 
     tokenizer, report = load_tokenizer(model), TextReport(has_warned=True)
     for _, _, line in numbered(sources):
@@ -134,16 +136,19 @@ def print_tokens(
         if form == "json":
             print_json(as_object(tokenizer, line, ids, add_special))
         else:
-            print(" ".join(map(str, ids) if form == "ids" else map(visible, tokenizer.pieces(ids))))
+            shown = ids if form == "ids" else map(visible, token_labels(tokenizer, ids))
+            print(" ".join(map(str, shown)))
     warn_losses(report)
 
 
 def as_object(tokenizer: Tokenizer, line: str, ids: list[int], add_special: bool) -> dict[str, Any]:
     """Text, tokens, ids and character offsets; of a truncated line only the remaining tokens."""
+    from weft.text.token_labels import token_labels
+
     before, after = tokenizer.frame if add_special else ([], [])
     spans = tokenizer.tokens(line, add_special=False).offsets[: len(ids) - len(before) - len(after)]
     offsets = [(0, 0)] * len(before) + spans + [(0, 0)] * len(after)
-    return {"text": line, "tokens": tokenizer.pieces(ids), "ids": ids, "offsets": offsets}
+    return {"text": line, "tokens": token_labels(tokenizer, ids), "ids": ids, "offsets": offsets}
 
 
 def visible(piece: str) -> str:

@@ -7,6 +7,7 @@ tokenizer_training  TokenizerConfig; lines -> a sample of them -> a trained toke
 tokenizer           Tokenizer: text <-> ids, offsets, token bytes
 tokenizer_files     tokenizer.json and tokenizer_config.json on disk
 tokenizer_names     names of these files
+token_labels        ids -> text that people can read
 special_tokens      special tokens by role
 bpe_dropout         text -> ids with randomly skipped merges, seeded
 encoding            begin and end, truncation, and the counts of it
