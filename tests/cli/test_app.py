@@ -93,6 +93,14 @@ def test_help_lists_every_command_with_its_line(capsys):
         assert command.help in shown
 
 
+def test_without_arguments_the_help_is_printed(capsys):
+    assert main(["--help"]) == 0
+    help_text = capsys.readouterr().out
+    for args in ([], ["--debug"]):
+        assert main(args) == 0
+        assert capsys.readouterr().out == help_text
+
+
 def test_only_the_chosen_command_is_imported(commands, capsys):
     assert main(["--help"], commands) == 0
     assert main(["fail", "nothing"], commands) == 0
@@ -153,7 +161,6 @@ def test_debug_after_two_dashes_is_an_argument():
     [
         (["fial"], "'fial' is not a known command. Did you mean 'fail'? Choose one of: fail,"),
         (["xyzzy"], "'xyzzy' is not a known command. Choose one of: fail, group, absent."),
-        ([], "Missing command. See 'weft --help'."),
         (["fail"], "Missing argument 'what'. See 'weft fail --help'."),
         (["fail", "a", "b"], "Got unexpected extra argument(s) (b). See 'weft fail"),
         (["fail", "a", "--exit-with", "x"], "--exit-with is x: it must be a valid integer"),

@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
     """Run one command line (None: sys.argv) and return its exit code. Never raises."""
     prepare_streams()
     args, is_debug = take_debug(sys.argv[1:] if argv is None else argv)
+    args = args or ["--help"]
     logging.basicConfig(level=logging.INFO if is_debug else logging.WARNING, format="%(message)s")
     try:
         code = run(args, commands)
