@@ -54,6 +54,7 @@ def command(
     options, engine = generation.options(max_tokens), generation.engine
     check_model(model, "chat", max_tokens)
     loaded = ready_model(model, device, engine)
+    options = generation.with_defaults(options, loaded.generation_config)
     assert loaded.request_builder.template, "a model without a chat template was accepted"
     messages = [] if system is None else [{"role": "system", "content": system}]
     with prefix_cache_file(loaded, keep):

@@ -82,6 +82,7 @@ def command(
     text = read_prompt(prompt) if prompts is None else ""
     watched = watched_prompts(text, prompts, n, json) if watch else []
     loaded = ready_model(model, device, engine, is_threaded=not watch)
+    options = generation.with_defaults(options, loaded.generation_config)
     with prefix_cache_file(loaded, keep):
         if watch:
             show_generation(loaded, f"weft generate {model}", watched, options)

@@ -1,5 +1,5 @@
 """Options of the commands that generate text -> GenerationOptions and EngineConfig, checked before
-a model is loaded.
+a model is loaded; then the model's own defaults are added.
 
 The sampling options are derived from the fields of SamplingParams: name, type, range, default and
 help text. A new scalar field there is an option of `weft generate`, `chat` and `translate` without
@@ -9,9 +9,9 @@ a change here; fields that hold several values (logit_bias, banned) are for Pyth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
 
 import typer
 from pydantic.fields import FieldInfo
@@ -30,9 +30,11 @@ from weft.cli.options import (
     read_schema,
 )
 from weft.cli.output import status
-from weft.sampling.params import SamplingKeywords, SamplingParams
+from weft.core.errors import ConfigError, DataError
+from weft.sampling.params import MODEL_DEFAULTS, SamplingKeywords, SamplingParams
 
 if TYPE_CHECKING:
+    from weft.checkpoint.families.generation_config import GenerationConfig
     from weft.engine.config import EngineConfig
     from weft.engine.request_builder import GenerationOptions
 
@@ -74,17 +76,18 @@ class SamplingOptions(OptionGroup):
 
     @property
     def keywords(self) -> SamplingKeywords:
-        return cast(SamplingKeywords, dict(self.values))
+        return cast(SamplingKeywords, {**DEFAULTS, **self.values})
 
-    def warn_without_effect(self, n: int = 1) -> None:
-        """Print a line for options that have no effect at temperature 0."""
-        if self.values["temperature"] != 0:
+    def warn_without_effect(self, n: int = 1, temperature: float | None = None) -> None:
+        """Print a line for options that have no effect at temperature 0. `temperature` None: that
+        of the options."""
+        if (self.keywords["temperature"] if temperature is None else temperature) != 0:
             return
         drawing = SamplingParams.keep_argmax - {"temperature", "logprobs"}
         unused = [
             option(name)
             for name, one in self.fields().items()
-            if name in drawing and self.values[name] != one.default
+            if name in drawing and self.values.get(name, one.default) != one.default
         ]
         if unused:
             verb = "has" if len(unused) == 1 else "have"
@@ -93,6 +96,26 @@ class SamplingOptions(OptionGroup):
             )
         if n > 1:
             status(f"the {n} completions will be equal: --temperature is 0. Try --temperature 0.8.")
+
+
+class SamplingWithModelDefaults(SamplingOptions):
+    """The same options, of which some have the model's own defaults. `values` has those of the
+    command line only."""
+
+    @classmethod
+    def parameters(cls) -> Iterator[Parameter]:
+        for one in super().parameters():
+            if one.name not in MODEL_DEFAULTS:
+                yield one
+                continue
+            annotation, info = get_args(one.annotation)
+            info.show_default = f"the model's, or {one.default}"
+            yield one.replace(default=None, annotation=Annotated[annotation | None, info])
+
+    @classmethod
+    def collect(cls, arguments: dict[str, Any]) -> Self:
+        values = super().collect(arguments).values
+        return cls({k: v for k, v in values.items() if v is not None or k not in MODEL_DEFAULTS})
 
 
 def option_type(one: FieldInfo, note: str) -> Any:
@@ -113,7 +136,7 @@ def bound(one: FieldInfo, *rules: str) -> float | None:
 class GenerationOptionGroup(OptionGroup):
     """The options that `weft generate` and `weft chat` have in common."""
 
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    sampling: SamplingWithModelDefaults = field(default_factory=SamplingWithModelDefaults)
     stop: Stop = None
     json_schema: JsonSchema = None
     regex: Regex = None
@@ -124,22 +147,52 @@ class GenerationOptionGroup(OptionGroup):
 
     @property
     def logprobs(self) -> int | None:
-        return self.sampling.keywords["logprobs"]
+        return self.sampling.keywords.get("logprobs")
 
     def options(self, max_tokens: int | None, n: int = 1) -> GenerationOptions:
-        """The options of each request. Prints a line for those without effect."""
+        """The options of each request, without the model's defaults."""
         from weft.engine.request_builder import GenerationOptions
 
         schema, stops = read_schema(self.json_schema), self.stop or ()
         keywords = self.sampling.keywords
-        options = GenerationOptions.of(
+        return GenerationOptions.of(
             max_tokens, n, stop=stops, json_schema=schema, regex=self.regex, **keywords
         )
-        self.sampling.warn_without_effect(n)
-        return options
+
+    def with_defaults(
+        self, options: GenerationOptions, generation_config: GenerationConfig
+    ) -> GenerationOptions:
+        """The options with the model's own sampling defaults where the command line has none.
+        Prints which are used, and which options have no effect."""
+        values = generation_config.sampling_keywords(self.sampling.values, DEFAULTS)
+        try:
+            sampling = SamplingParams.from_dict(values)
+        except ConfigError as error:
+            raise DataError(
+                "the model's default sampling parameters cannot be used: "
+                f"{str(error).removesuffix('.')}, or set another value on the command line."
+            ) from None
+        used = model_defaults(generation_config, self.sampling.values, sampling)
+        if used:
+            shown = " ".join(f"{option(name)} {value:g}" for name, value in used.items())
+            status(f"sampling with the model's defaults: {shown}")
+        self.sampling.warn_without_effect(options.n, sampling.temperature)
+        return replace(options, sampling=sampling)
 
     @property
     def engine(self) -> EngineConfig:
         return engine_settings(
             self.cache, self.prefix_cache, speculate=self.speculate, activations=self.activations
         )
+
+
+def model_defaults(
+    generation_config: GenerationConfig, requested: Mapping[str, Any], sampling: SamplingParams
+) -> dict[str, float]:
+    """The model's own defaults that take effect."""
+    without = SamplingParams.keep_argmax - {"temperature"} if sampling.is_greedy else frozenset()
+    return {
+        name: value
+        for name, value in generation_config.sampling.items()
+        if name not in requested and name not in without
+    }

@@ -24,6 +24,9 @@ from weft.core.errors import UsageError
 GREEDY_BELOW = 1e-5
 """A smaller temperature is treated as 0: dividing by it would overflow float32."""
 
+MODEL_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Parameters that a checkpoint may have its own defaults of."""
+
 TokenId = Annotated[int, Field(ge=0)]
 MAX_BIAS, MAX_FACTOR = 1e20, 1e6
 MAX_LOGPROBS = 20

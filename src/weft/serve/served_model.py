@@ -66,7 +66,7 @@ class ServedModel:
         self.name, self.loaded = name, loaded
         self.max_len = checked_len(name, max_len, loaded.model.config.max_cached_len)
         """Prompt and new tokens together."""
-        self.defaults = {**loaded.generation_config.sampling, **(defaults or {})}
+        self.defaults = loaded.generation_config.sampling_keywords(defaults or {})
         self.languages = checked_languages(name, loaded, languages)
         """Codes of source and target of a translation model; None: not known."""
         self.created = int(time.time()) if created is None else created

@@ -13,9 +13,7 @@ from typing import Any
 
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.core.errors import DataError, shown
-
-SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Keys of generation_config.json that have the same names in SamplingParams."""
+from weft.sampling.params import MODEL_DEFAULTS
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,14 @@ class GenerationConfig:
     max_tokens: int | None = None
     """Texts to embed are truncated to this length; None: the model's max_len."""
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """Sampling parameters that the server uses for requests that leave them out."""
+    """Sampling parameters for requests that leave them out (temperature, top_k, ...)."""
+
+    def sampling_keywords(
+        self, requested: Mapping[str, Any], fallback: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Keywords of SamplingParams: those requested come first, then the checkpoint's defaults,
+        then `fallback`."""
+        return {**(fallback or {}), **self.sampling, **requested}
 
     def to_dict(self) -> dict[str, Any]:
         """The values of a config.json. Without sampling parameters older versions can read it."""
@@ -65,7 +70,7 @@ class GenerationConfig:
 def is_sampling(value: object, default: object) -> bool:
     """Whether a value of a config.json has default sampling parameters."""
     return isinstance(value, Mapping) and all(
-        name in SAMPLING_KEYS and is_number(one) for name, one in value.items()
+        name in MODEL_DEFAULTS and is_number(one) for name, one in value.items()
     )
 
 
@@ -90,10 +95,14 @@ def default_generation(hf: HFConfig) -> GenerationConfig:
 
 def decoder_generation(hf: HFConfig) -> GenerationConfig:
     """A decoder: the ids that end a text, and default sampling parameters."""
-    return GenerationConfig(
-        ends=tuple(read_ids(hf, "eos_token_id")),
-        sampling={key: read_number(hf, key) for key in SAMPLING_KEYS if hf.get(key) is not None},
-    )
+    return GenerationConfig(ends=tuple(read_ids(hf, "eos_token_id")), sampling=read_sampling(hf))
+
+
+def read_sampling(hf: HFConfig) -> dict[str, float]:
+    """Default sampling parameters. `do_sample` without a temperature is one of 1, which
+    `transformers` does not write because it is its own default."""
+    sampling = {key: read_number(hf, key) for key in MODEL_DEFAULTS if hf.get(key) is not None}
+    return {"temperature": 1.0, **sampling} if hf.get("do_sample") is True else sampling
 
 
 def read_number(hf: HFConfig, key: str) -> float:
