@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from tests.engine.tiny import pieces, tiny_folder
+from weft.checkpoint.weft_folder import TEMPLATE_FILE
 from weft.cli import generate as module
 from weft.cli.app import Command, main
 
@@ -248,3 +249,21 @@ def test_a_file_that_is_no_cache_is_refused_and_left_alone(
     assert main(["generate", str(folder), "the cat", "--keep", str(file)], COMMANDS) == 1
     assert "letter.txt" in capsys.readouterr().err
     assert file.read_text() == "dear all"
+
+
+def test_template_makes_each_prompt_a_message(
+    tmp_path: Path, prompts: Path, folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    chat = tiny_folder(tmp_path / "chat", "decoder")
+    (chat / TEMPLATE_FILE).write_text("{% for m in messages %}{{ m.content }} eats{% endfor %}")
+    model = weft.load(chat)
+    expected = [model.generate(f"{one} eats", **SAME) if one.strip() else "" for one in LINES]
+    words = ["generate", str(chat), "--template", *DRAWN]
+    assert main([*words, "--prompts", str(prompts)], COMMANDS) == 0
+    assert capsys.readouterr().out.splitlines() == [module.one_line(one) for one in expected]
+    assert main([*words, "the cat"], COMMANDS) == 0
+    assert capsys.readouterr().out == expected[0] + "\n"
+    assert main([*words, "the cat", "--watch"], COMMANDS) == 0
+    assert capsys.readouterr().out.endswith("\n" + expected[0] + "\n")
+    assert main(["generate", str(folder), "the cat", "--template"], COMMANDS) == 2
+    assert "has no chat template" in capsys.readouterr().err

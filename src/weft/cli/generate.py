@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from weft.engine.request_builder import GenerationOptions
 
 
+Encode = Callable[[str], list[int]]
+"""A prompt -> its ids."""
+
+
 @with_groups
 def command(
     model: Model,
@@ -40,6 +45,9 @@ def command(
         str | None,
         typer.Option(metavar="FILE", help="One prompt per line; -: stdin. Output is in order."),
     ] = None,
+    template: Annotated[
+        bool, typer.Option("--template", help="Each prompt is a message in the chat template.")
+    ] = False,
     max_tokens: MaxTokens = None,
     n: Annotated[int, typer.Option("--n", min=1, max=256, help="Completions per prompt.")] = 1,
     *,
@@ -62,6 +70,7 @@ def command(
       weft generate smollm2 "Once upon a time" --temperature 0.8 --n 3 --seed 7
       weft generate smollm2 "Today is" --regex "[0-9]{4}-[0-9]{2}-[0-9]{2}"
       weft generate smollm2 --prompts prompts.txt --max-tokens 20 > answers.txt
+      weft generate smollm2 --prompts questions.txt --template > answers.txt
       weft generate smollm2 "$(cat long.txt) In short:" --keep long.cache
       weft generate smollm2 "Once upon a time" --watch
 
@@ -83,13 +92,14 @@ def command(
     watched = watched_prompts(text, prompts, n, json) if watch else []
     loaded = ready_model(model, device, engine, is_threaded=not watch)
     options = generation.with_defaults(options, loaded.generation_config)
+    encode = prompt_encoder(loaded, template)
     with prefix_cache_file(loaded, keep):
         if watch:
-            show_generation(loaded, f"weft generate {model}", watched, options)
+            show_generation(loaded, f"weft generate {model}", watched, options, encode)
         elif prompts is not None:
-            complete_file(loaded, prompts, options, json)
+            complete_file(loaded, prompts, options, json, encode)
         else:
-            complete_one(loaded, text, options, json)
+            complete_one(loaded, text, options, json, encode)
 
 
 def check_prompts(prompt: str | None, prompts: str | None) -> None:
@@ -99,6 +109,14 @@ def check_prompts(prompt: str | None, prompts: str | None) -> None:
             f"PROMPT is {prompt!r} and --prompts is {prompts!r}: only one of them can be used. "
             "Choose one."
         )
+
+
+def prompt_encoder(loaded: LoadedModel, has_template: bool) -> Encode:
+    """Prompt -> ids: the text, or with --template a conversation of one message."""
+    if not has_template:
+        return loaded.prompt_ids
+    assert loaded.request_builder.template, "a model without a chat template was accepted"
+    return lambda text: loaded.chat_ids([{"role": "user", "content": text}])
 
 
 def read_prompt(prompt: str | None) -> str:
@@ -122,27 +140,33 @@ def watched_prompts(text: str, file: str | None, n: int, json: bool) -> list[str
 
 
 def show_generation(
-    loaded: LoadedModel, title: str, prompts: list[str], options: GenerationOptions
+    loaded: LoadedModel,
+    title: str,
+    prompts: list[str],
+    options: GenerationOptions,
+    encode: Encode,
 ) -> None:
     """--watch: show the generation, then print the texts."""
     from weft.cli.watch import watch
 
-    log = watch(loaded, title, prompts, options)
+    log = watch(loaded, title, prompts, options, encode)
     for sample in log.samples:
         print(sample.text if len(log.samples) == 1 else one_line(sample.text))
     if any(sample.reason == "length" for sample in log.samples):
         warn_incomplete(options)
 
 
-def complete_one(loaded: LoadedModel, text: str, options: GenerationOptions, json: bool) -> None:
+def complete_one(
+    loaded: LoadedModel, text: str, options: GenerationOptions, json: bool, encode: Encode
+) -> None:
     """One prompt: streamed, or with --n or --json printed when complete."""
     if options.n > 1 or json:
-        request = loaded.request_builder.completion(loaded.prompt_ids(text), options)
+        request = loaded.request_builder.completion(encode(text), options)
         (completions,) = loaded.complete_all([request])
         print_completions(loaded, text, completions, options, json)
         return
     finish = None
-    for output in loaded.stream(loaded.prompt_ids(text), options):
+    for output in loaded.stream(encode(text), options):
         print(output.text, end="", flush=True)
         finish = output.finish
     print()
@@ -150,14 +174,16 @@ def complete_one(loaded: LoadedModel, text: str, options: GenerationOptions, jso
         warn_incomplete(options)
 
 
-def complete_file(loaded: LoadedModel, file: str, options: GenerationOptions, json: bool) -> None:
+def complete_file(
+    loaded: LoadedModel, file: str, options: GenerationOptions, json: bool, encode: Encode
+) -> None:
     """Many prompts, in chunks: a chunk runs as a whole and is printed in order."""
     from weft.engine.client import Completion
     from weft.text.corpus import read_lines
 
     first, empty = 1, [Completion(index) for index in range(options.n)]
     for lines in chunks(read_lines(file, allow_empty=file == "-"), CHUNK):
-        requests = build_requests(loaded, file, first, lines, options)
+        requests = build_requests(loaded, file, first, lines, options, encode)
         # on a terminal the completions themselves show the progress
         with progress("generating", len(requests), is_shown=not sys.stdout.isatty()) as step:
             results = loaded.complete_all(requests, step)
@@ -168,14 +194,19 @@ def complete_file(loaded: LoadedModel, file: str, options: GenerationOptions, js
 
 
 def build_requests(
-    loaded: LoadedModel, file: str, first: int, lines: list[str], options: GenerationOptions
+    loaded: LoadedModel,
+    file: str,
+    first: int,
+    lines: list[str],
+    options: GenerationOptions,
+    encode: Encode,
 ) -> list[GenerationRequest]:
     """A request for each nonempty line; a DataError names the line that cannot be served."""
     requests = []
     for number, line in enumerate(lines, first):
         if line.strip():
             try:
-                requests.append(loaded.request_builder.completion(loaded.prompt_ids(line), options))
+                requests.append(loaded.request_builder.completion(encode(line), options))
             except UsageError as error:
                 raise DataError(str(error), file, number) from None
     return requests

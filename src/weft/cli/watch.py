@@ -50,13 +50,18 @@ def watched(options: GenerationOptions) -> GenerationOptions:
 
 
 def watch(
-    loaded: LoadedModel, title: str, prompts: Sequence[str], options: GenerationOptions
+    loaded: LoadedModel,
+    title: str,
+    prompts: Sequence[str],
+    options: GenerationOptions,
+    encode: Callable[[str], list[int]],
 ) -> WatchLog:
-    """Generate the texts of all prompts, and show how. Returns the samples, unfinished ones if it
-    was ended with `q`; `loaded` must have been loaded without a thread."""
+    """Generate the texts of all prompts, of which `encode` makes ids, and show how. Returns the
+    samples, unfinished ones if it was ended with `q`; `loaded` must have been loaded without a
+    thread."""
     run = WatchRun(loaded, title)
     try:
-        run.submit(prompts, watched(options))
+        run.submit(prompts, watched(options), encode)
         if can_redraw():
             with LiveScreen() as screen:
                 run.show(screen)
@@ -88,11 +93,15 @@ class WatchRun:
         self.paused_seconds = 0.0
         self.is_paused = False
 
-    def submit(self, prompts: Sequence[str], options: GenerationOptions) -> None:
+    def submit(
+        self,
+        prompts: Sequence[str],
+        options: GenerationOptions,
+        encode: Callable[[str], list[int]],
+    ) -> None:
         """Submit all prompts; the first step sees all of them."""
         for prompt in prompts:
-            ids = self.loaded.prompt_ids(prompt)
-            request = self.loaded.request_builder.completion(ids, options)
+            request = self.loaded.request_builder.completion(encode(prompt), options)
             request_id = self.engine.submit(replace(request, is_streamed=True))
             self.ids.append(request_id)
             self.log.add_request(request_id, prompt, options.n)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
@@ -156,7 +157,8 @@ class EngineClient:
                 queue = OutputQueue() if has_own_queues else queue
                 queue.num_left[request.id] = request.num_samples
                 self.output_queues[request.id] = queue
-                submissions.append(Submission(request, queue.outputs.put))
+                set_times = partial(iterator.times.__setitem__, request.id)
+                submissions.append(Submission(request, queue.outputs.put, set_times))
             self.async_engine.submit_all(submissions)
             return iterator
         except BaseException:

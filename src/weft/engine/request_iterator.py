@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+from weft.engine.scheduling.sequence import RequestTimes
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -37,6 +39,8 @@ class RequestIterator(Iterator[T]):
         self.owner = owner
         self.ids = list(ids)
         """Empty once they were aborted, or belong to somebody else."""
+        self.times: dict[str, RequestTimes] = {}
+        """Times and cached tokens by request, from before its first output."""
         self.results: Iterator[T] = iter(()) if results is None else results
 
     def __iter__(self) -> RequestIterator[T]:
@@ -64,6 +68,7 @@ class RequestIterator(Iterator[T]):
     def then(self, results: Iterator[U]) -> RequestIterator[U]:
         """An iterator over other results of the same requests, which belong to it from now on."""
         other = RequestIterator(self.owner, self.ids, results)
+        other.times = self.times
         self.ids = []
         return other
 
