@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.engine.tiny import tiny_folder
+from tests.soak.checkpoint_bases import base_folder, model_path
+from weft.checkpoint.formats import convert
 from weft.cli.app import main
 from weft.models.config import ModelConfig
 from weft.models.cost import cost_of
@@ -125,3 +129,32 @@ def test_mistakes_get_one_sentence(
     assert main(["info", *(part.format(**places) for part in arguments)]) == code
     captured = capsys.readouterr()
     assert sentence in captured.err and captured.out == "" and "Traceback" not in captured.err
+
+
+def test_quantization_and_the_sizes_on_disk_and_in_memory_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_folder(tmp_path / "m", "decoder")
+    convert(model_path(base_folder("llama gguf")), tmp_path / "q8.gguf", "gguf", dtype="q8_0")
+    capsys.readouterr()
+
+    def info(model: str) -> dict[str, Any]:
+        assert main(["info", str(tmp_path / model), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    floats, quantized = info("m"), info("q8.gguf")
+    assert floats["formats"] == {"F32": floats["parameters"]} and floats["quantization"] is None
+    assert floats["memory_bytes"] == floats["weight_bytes"]
+    assert (
+        floats["disk_bytes"]
+        == sum(file.stat().st_size for file in (tmp_path / "m").iterdir())
+        - (tmp_path / "m" / "SHA256SUMS").stat().st_size
+    )
+    assert list(quantized["formats"]) == ["Q8_0", "F32"] and quantized["quantization"] == "Q8_0"
+    assert quantized["disk_bytes"] == (tmp_path / "q8.gguf").stat().st_size
+    assert quantized["memory_bytes"] < quantized["weight_bytes"] / 2
+    monkeypatch.setenv("WEFT_NATIVE", "0")
+    assert info("q8.gguf")["memory_bytes"] == quantized["weight_bytes"]
+    assert main(["info", str(tmp_path / "q8.gguf")]) == 0
+    text = capsys.readouterr().out
+    assert "Q8_0 9" in text and "bytes on disk" in text and "bytes in memory" in text

@@ -28,6 +28,7 @@ wheel_files             files of a wheel, downloaded by pip
 atomic                  files and folders that are complete or absent
 folder_reader           reading a folder whose files may be replaced meanwhile
 writer_lock             one writer at a time
+stored_size             number formats of the weights, bytes on disk and in memory
 disk_space              bytes to be written, compared with the free ones
 sha256sums              hashes of the files of a folder
 verification            comparing a model with its hashes

@@ -13,6 +13,7 @@ from weft.cli.recipe_names import find_recipe, packaged_recipe
 from weft.core.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from weft.checkpoint.stored_size import StoredSize
     from weft.models.config import ModelConfig
     from weft.models.cost import Cost
 
@@ -56,8 +57,10 @@ def command(
       weft info smollm2
       weft info runs/demo --verify
 
-    Only the headers of a model are read, not its weights. --verify reads everything, for a training
-    run all checkpoints too, and exits with 1 if a file is missing or was changed.
+    Only the headers of a model are read, not its weights. Of a model there are also the number
+    formats of its weights (quantization), and its bytes on disk and in memory, where quantized
+    matrices stay quantized. --verify reads everything, for a training run all checkpoints too, and
+    exits with 1 if a file is missing or was changed.
     """
     if verify:
         verify_files(model, json)
@@ -72,10 +75,12 @@ def command(
         )
         return
     cost = cost_of(config, context, dtype)
+    stored = None if change or is_recipe(model) else read_stored_size(model, cost)
     if json:
-        print_json({**cost.to_dict(), "model": config.to_dict()})
+        sizes = stored.to_dict() if stored else {}
+        print_json({**cost.to_dict(), **sizes, "model": config.to_dict()})
     else:
-        print_cost(config, cost)
+        print_cost(config, cost, stored)
 
 
 def verify_files(model: str, is_json: bool) -> None:
@@ -146,7 +151,20 @@ def read_headers(model: str) -> ModelConfig:
     return description.config
 
 
-def print_cost(config: ModelConfig, cost: Cost) -> None:
+def read_stored_size(model: str, cost: Cost) -> StoredSize | None:
+    """How the weights of a model are stored; None for a folder that has no weights."""
+    from weft.checkpoint.folder_files import CONFIG_FILE
+    from weft.checkpoint.pulled_models import resolve
+    from weft.checkpoint.stored_size import stored_size
+
+    folder = resolve(model)
+    has_only_settings = folder.is_dir() and [path.name for path in folder.iterdir()] == [
+        CONFIG_FILE
+    ]
+    return None if has_only_settings else stored_size(model, cost)
+
+
+def print_cost(config: ModelConfig, cost: Cost, stored: StoredSize | None) -> None:
     """One property per line."""
     layers = f"{config.num_layers}"
     if config.kind == "encoder-decoder":
@@ -162,7 +180,7 @@ def print_cost(config: ModelConfig, cost: Cost) -> None:
         ("vocabulary", config.vocab_size),
         ("parameters", cost.parameters),
         ("active parameters", cost.active_parameters),
-        (f"weight bytes ({cost.dtype})", cost.weight_bytes),
+        *stored_rows(cost, stored),
         (f"cache bytes per token ({cost.dtype})", cost.kv_bytes_per_token),
     ]
     if cost.kv_bytes_per_source_token:
@@ -173,6 +191,17 @@ def print_cost(config: ModelConfig, cost: Cost) -> None:
     if cost.flops_per_source_token:
         rows.append(("FLOPs per source token", cost.flops_per_source_token))
     print_table(["", "value"], rows)
+
+
+def stored_rows(cost: Cost, stored: StoredSize | None) -> list[tuple[str, object]]:
+    """How large the weights are, and of a model how they are stored."""
+    if stored is None:
+        return [(f"weight bytes ({cost.dtype})", cost.weight_bytes)]
+    return [
+        ("weights stored as", stored.describe() or None),
+        ("bytes on disk", stored.disk_bytes),
+        (f"weight bytes in memory ({cost.dtype})", stored.memory_bytes),
+    ]
 
 
 def print_comparison(costs: list[Cost]) -> None:

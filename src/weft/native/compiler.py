@@ -22,6 +22,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -93,20 +94,41 @@ CHOICES = {variant.name: variant for variant in (*VARIANTS, NATIVE, SANITIZED)}
 
 def library_path() -> Path:
     """The library for this machine: prebuilt if one fits, else from the cache, else compiled."""
-    forced = forced_variant()
-    candidates = (forced,) if forced else VARIANTS
-    for variant in candidates if is_x86() else ():
-        if not variant.missing_features() and (path := prebuilt_path(variant)) is not None:
-            return path
-    variant = forced or NATIVE
-    compiler = os.environ.get("CXX") or shutil.which("g++")
+    path = prebuilt_library()
+    if path is not None:
+        return path
+    variant, compiler = forced_variant() or NATIVE, find_compiler()
     if compiler is None:
         raise BuildError("g++ was not found")
     path = cache_folder() / f"weft-{fingerprint(compiler, variant)}.so"
     if not is_intact(path):
         log.warning("compiling the native kernels for this machine (once, about 15 s): %s", path)
+        begin = time.monotonic()
         compile_library(compiler, variant, path)
+        log.warning("compiled the native kernels in %.0f s", time.monotonic() - begin)
     return path
+
+
+def prebuilt_library() -> Path | None:
+    """The best library of a wheel that this processor can run."""
+    forced = forced_variant()
+    candidates = (forced,) if forced else VARIANTS
+    for variant in candidates if is_x86() else ():
+        if not variant.missing_features() and (path := prebuilt_path(variant)) is not None:
+            return path
+    return None
+
+
+def find_compiler() -> str | None:
+    return os.environ.get("CXX") or shutil.which("g++")
+
+
+def has_library() -> bool:
+    """Whether there is a library or a compiler for one, and it is not switched off. Compiles
+    nothing."""
+    if os.environ.get("WEFT_NATIVE") == "0":
+        return False
+    return find_compiler() is not None or prebuilt_library() is not None
 
 
 def forced_variant() -> Variant | None:

@@ -13,10 +13,11 @@ from weft.checkpoint.gguf.header import GGUFHeader, read_header
 from weft.checkpoint.gguf.hf_names import VOCABULARY, HFTensorNames, read_config
 from weft.checkpoint.hf_header import read_hf_header
 from weft.checkpoint.weight_rules import WeightRule
-from weft.core.quantized import GROUP
 from weft.models.config import ModelConfig
 from weft.models.weight_shapes import weight_shapes
 
+GROUP = 32
+"""As in core/quantized.py, which imports torch: `weft info` does not."""
 GROUP_BYTES = {"Q8_0": 34, "Q4_0": 20, "Q4_1": 20}
 """Of 32 numbers of the types that stay quantized: words, scale, and minimum (also of Q4_0)."""
 BITS = {"Q8_0": 8, "Q4_0": 4, "Q4_1": 4}
