@@ -47,7 +47,7 @@ def attention(server: RunningServer, **body: Any) -> Any:
 
 
 def expected(server: RunningServer, name: str, index: int, position: int) -> Any:
-    recent = server.service.recent.responses["", name]
+    recent = server.service.recent.by_key[""][name]
     request_id, sample = recent.choice(index)
     client = recent.served.loaded.client
     return client.call(lambda engine: engine.attention_rows(request_id, position, sample))
@@ -132,6 +132,18 @@ def test_other_keys_and_expired_responses_are_404():
         assert found == [404, 200, 200, 404, 404, 404]
 
 
+def test_the_requests_of_a_key_do_not_displace_those_of_another():
+    with running(make_service(keys={"ann": "key-ann", "bob": "key-bob"})) as server:
+        server.service.recent.limit = 2
+        server.service.models.get("decoder").engine.engine.finished.limit = 2
+        ann, bob = ({"authorization": f"Bearer key-{name}"} for name in ("ann", "bob"))
+        name = server.post("/v1/completions", BODY, headers=ann).json()["id"]
+        for _ in range(5):
+            server.post("/v1/completions", BODY, headers=bob)
+        answer = server.post("/v1/attention", {"id": name, "position": 1}, headers=ann)
+        assert answer.status_code == 200, answer.text
+
+
 def test_evicted_keys_are_404():
     with running(make_service()) as server:
         name = server.post("/v1/completions", {**BODY, "ignore_eos": True}).json()["id"]
@@ -172,5 +184,5 @@ def test_the_oldest_responses_are_forgotten():
     caller = replace(make_service().keys.caller({}), name="ann")
     for number in range(5):
         recent.remember(f"r{number}", caller, None, generation)
-    assert [name for _, name in recent.responses] == ["r2", "r3", "r4"]
+    assert [*recent.by_key["ann"]] == ["r2", "r3", "r4"]
     assert recent.find("r4", caller) and recent.find("r1", caller) is None

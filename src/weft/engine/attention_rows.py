@@ -10,7 +10,7 @@ The weights are those of a forward pass over all tokens up to this one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +29,9 @@ from weft.core.forward_batch import ForwardBatch
 from weft.engine.scheduling.scheduler_state import SchedulerState
 from weft.engine.scheduling.sequence import Request
 from weft.models.stack import Stack
+
+MAX_KEYS = 1024
+"""API keys whose finished requests are kept: those with the most recent ones."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,14 @@ class FinishedRequest:
 
 
 class FinishedRequests:
-    """Tokens of the last `limit` finished requests by id. Only ids are kept here; their rows stay
-    in the KV cache until they are evicted."""
+    """Tokens of the last `limit` finished requests of each API key, by id. Only ids are kept here;
+    their rows stay in the KV cache until they are evicted."""
 
     def __init__(self, limit: int = 256) -> None:
         self.limit = limit
-        self.requests: OrderedDict[str, FinishedRequest] = OrderedDict()
+        self.requests: dict[str, FinishedRequest] = {}
+        self.ids_by_key: OrderedDict[str, deque[str]] = OrderedDict()
+        """In the order in which they finished; keys in the order of their last request."""
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self.requests
@@ -87,10 +92,22 @@ class FinishedRequests:
 
     def add(self, request: Request, sample: int, output: list[int]) -> None:
         """Add a finished sample; `output` are its generated tokens."""
+        if request.id not in self.requests:
+            ids = self.ids_by_key.setdefault(request.key, deque())
+            self.ids_by_key.move_to_end(request.key)
+            ids.append(request.id)
         finished = self.requests.setdefault(request.id, FinishedRequest(request))
         finished.samples[sample] = [*request.prompt, *output]
-        while len(self.requests) > self.limit:
-            self.requests.popitem(last=False)
+        self.forget_oldest(request.key)
+
+    def forget_oldest(self, key: str) -> None:
+        """Keep to the limits of requests of a key, and of keys."""
+        ids = self.ids_by_key[key]
+        dropped = [ids.popleft() for _ in range(len(ids) - self.limit)]
+        while len(self.ids_by_key) > MAX_KEYS:
+            dropped += self.ids_by_key.popitem(last=False)[1]
+        for request_id in dropped:
+            self.requests.pop(request_id, None)
 
 
 @dataclass(frozen=True)
@@ -150,7 +167,7 @@ def find_pages(
         )
     raise UsageError(
         f"there is no generation request {request_id}: it was never submitted, or more than "
-        f"{finished.limit} others have finished since. Ask sooner."
+        f"{finished.limit} others of its API key have finished since. Ask sooner."
     )
 
 

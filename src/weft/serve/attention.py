@@ -5,7 +5,7 @@
 
 Weft's own route. Nothing is recorded while a response is generated: the token is run once more
 against its keys in the KV cache (engine/attention_rows.py), which is possible while they are cached
-and for the last 256 responses of the server. Only the API key that a response belongs to can ask
+and for the last 256 responses of each API key. Only the API key that a response belongs to can ask
 for it, and on addresses other than loopback only with --look.
 """
 

@@ -40,12 +40,12 @@ class RecentResponse:
 
 
 class RecentResponses:
-    """The last responses of a server. Used by the event loop only."""
+    """The last responses of each API key. Used by the event loop only."""
 
     def __init__(self, limit: int = MAX_RESPONSES) -> None:
         self.limit = limit
-        self.responses: OrderedDict[tuple[str, str], RecentResponse] = OrderedDict()
-        """By the name of the API key and the id: no key can find another's."""
+        self.by_key: dict[str, OrderedDict[str, RecentResponse]] = {}
+        """By the name of the API key, then by id: no key finds or displaces another's."""
 
     def remember(
         self, response_id: str, caller: Caller, served: ServedModel, generation: Generation
@@ -53,11 +53,13 @@ class RecentResponses:
         """Keep the requests of a response under its id."""
         numbers = tuple(request.num_choices for request in generation.requests)
         response = RecentResponse(served, tuple(generation.stream.ids), numbers)
-        self.responses[caller.name, response_id] = response
-        self.responses.move_to_end((caller.name, response_id))
-        while len(self.responses) > self.limit:
-            self.responses.popitem(last=False)
+        responses = self.by_key.setdefault(caller.name, OrderedDict())
+        responses[response_id] = response
+        responses.move_to_end(response_id)
+        while len(responses) > self.limit:
+            responses.popitem(last=False)
 
     def find(self, response_id: str, caller: Caller) -> RecentResponse | None:
         """A response of this caller."""
-        return self.responses.get((caller.name, response_id))
+        responses = self.by_key.get(caller.name)
+        return None if responses is None else responses.get(response_id)
