@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from tests.serve.process import ServeProcess
 from weft.core.errors import UsageError
 from weft.serve.api_keys import ApiKeys
 from weft.serve.config import ServeConfig
-from weft.serve.server import StartupApp
+from weft.serve.server import HttpServer, StartupApp
 from weft.serve.sockets import notify, open_sockets, port_holder, url_of
 from weft.serve.startup_checks import check_exposure
 
@@ -159,6 +160,22 @@ def test_answers_before_the_application_is_there_have_the_protocols_shapes():
     assert app.answer("/health") == (200, {"status": "ok", "ready": False})
     assert app.answer("/v1/messages")[0] == 529
     assert app.answer("/api/chat") == (503, {"error": "loading a, b. Try again in some seconds."})
+
+
+def test_threads_switch_sooner_while_it_serves():
+    """The event loop would wait 5 ms for the engine thread."""
+
+    class Probe(HttpServer):
+        seconds = 0.0
+
+        def run(self, sockets: list[socket.socket] | None = None) -> None:
+            self.seconds = sys.getswitchinterval()
+
+    before, server = sys.getswitchinterval(), Probe(ServeConfig(port=0), {}, ApiKeys({}), print)
+    server.run_until_stopped()
+    for one in server.sockets:
+        one.close()
+    assert server.seconds == pytest.approx(0.001) and sys.getswitchinterval() == before
 
 
 def test_without_a_service_manager_nothing_is_sent():
