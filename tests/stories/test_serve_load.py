@@ -15,7 +15,16 @@ import httpx
 import pytest
 
 import weft
-from tests.serve.load_clients import LoadAnswer, LoadRequest, alone, ask, connections, make_requests
+from tests.serve.light_client import LightClient
+from tests.serve.load_clients import (
+    ROUTE,
+    LoadAnswer,
+    LoadRequest,
+    alone,
+    ask,
+    connections,
+    make_requests,
+)
 from tests.serve.process import ServeProcess
 from weft.checkpoint.hub import pull
 from weft.engine.config import EngineConfig
@@ -117,9 +126,12 @@ PEAK_CLIENTS = 40
 PEAK_SECONDS = 60.0
 """Measured in the second half."""
 BURST_SECONDS = 6.0
-POLL_EVERY, POLL_SECONDS = 3, 0.25
-"""One of so many clients does not wait as long as it is told, but asks all the time: it notices
-when there is room. Its place in the order is the same."""
+POLL_EVERY, POLL_SECONDS, POLL_SHARE = 4, 0.25, 0.08
+"""One of so many clients does not wait as long as it is told, but asks again after this part of
+that time, and at least so many seconds: it notices when there is room. Its place in the order is
+the same. Were there more such clients, the server would be busy with them."""
+SLOW_GENERATOR = 1.25
+"""The burst may take this many times as long as planned."""
 
 
 @dataclass
@@ -143,8 +155,9 @@ class Visit:
 class OverloadRun:
     """First as many clients as keep the server busy, then 10 times as many requests."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: LightClient) -> None:
         self.client = client
+        self.burst_seconds = 0.0
         self.requests = iter(make_requests(5, 4000, "smollm2"))
         self.numbers = count()
         self.visits: list[Visit] = []
@@ -158,15 +171,16 @@ class OverloadRun:
         refused_at, sent_at = 0.0, 0.0
         while True:
             sent_at = time.monotonic()
-            answer = await ask(self.client, request, salt)
+            answer = await self.client.post(ROUTE, request.body(salt, is_streamed=False))
             if answer.status == 200:
                 one.done_at = time.monotonic()
                 one.refused_for = sent_at - refused_at if one.told else 0.0
                 return one
-            assert answer.status == 429, answer.error
+            assert answer.status == 429, answer.content
             refused_at = refused_at or time.monotonic()
-            one.told.append(answer.retry_seconds)
-            await asyncio.sleep(POLL_SECONDS if one.polls else answer.retry_seconds)
+            told = int(answer.headers["retry-after-ms"]) / 1000
+            one.told.append(told)
+            await asyncio.sleep(max(POLL_SECONDS, POLL_SHARE * told) if one.polls else told)
 
     async def keep_busy(self) -> None:
         while not self.is_over:
@@ -185,11 +199,10 @@ class OverloadRun:
         for number in range(int(10 * rate * BURST_SECONDS)):
             await asyncio.sleep(max(0.0, burst_at + number / (10 * rate) - time.monotonic()))
             tasks.append(asyncio.create_task(self.visit()))
-        visits = await asyncio.gather(*tasks)
-        await asyncio.gather(*clients)
-        # at the end of an overload fewer and fewer requests are left: until most are done
-        end = sorted(one.done_at for one in self.visits[first:])[int(0.9 * len(visits))]
-        print(f"peak {rate:.2f} requests/s, {len(tasks)} in {BURST_SECONDS:g} s")
+        self.burst_seconds = time.monotonic() - burst_at
+        await asyncio.gather(*clients, *tasks)
+        end = max(one.done_at for one in self.visits[first:])
+        print(f"peak {rate:.2f} requests/s, {len(tasks)} in {self.burst_seconds:.1f} s")
         return peak, self.goodput(burst_at, end), [one for one in self.visits if one.told]
 
     def num_done(self, begin: float, end: float) -> int:
@@ -197,8 +210,9 @@ class OverloadRun:
 
     def goodput(self, begin: float, end: float) -> float:
         """Tokens of the requests that were completed, per second. Of those that ran at the
-        beginning, half was computed before, on average."""
-        done = [one for one in self.visits if begin <= one.done_at < end]
+        beginning, half was computed before, on average. At the end none may run: most of their
+        tokens, those of their prompts, would be left out."""
+        done = [one for one in self.visits if begin <= one.done_at <= end]
         num_tokens = sum(
             one.request.num_tokens * (0.5 if one.came_at < begin else 1.0) for one in done
         )
@@ -213,8 +227,12 @@ def overloaded() -> Iterator[ServeProcess]:
 
 
 async def run_overload(url: str) -> tuple[float, float, list[Visit]]:
-    async with connections(url) as client:
-        return await OverloadRun(client).run()
+    client = LightClient(url)
+    run = OverloadRun(client)
+    result = await run.run()
+    client.close()
+    assert run.burst_seconds <= SLOW_GENERATOR * BURST_SECONDS, "other programs use the CPUs"
+    return result
 
 
 @pytest.mark.slow
@@ -231,6 +249,6 @@ def test_at_ten_times_the_rate_retry_after_is_right(overloaded: ServeProcess) ->
     print(f"goodput {goodput:.0f} tokens/s, peak {peak:.0f}")
     assert len(refused) >= 20
     assert 1 / 1.5 <= median(ratios) <= 1.5 and worst <= 2.5
-    assert once >= 0.7, "accepted when they returned"
+    assert once >= 0.5, "accepted when they returned"
     assert goodput >= 0.9 * peak
     wait_idle(overloaded)
