@@ -176,7 +176,7 @@ def test_encoders_take_no_share_of_the_cache(folders, monkeypatch, tmp_path):
     assert cache_share(3.0, {"vectors": folders["vectors"]}) == 3.0
     broken = {**folders, "broken": str(tmp_path)}  # it might be loadable later
     assert cache_share(4.0, broken) == 1.0
-    assert cache_share(0, folders) == cache_shares.WORKING_GIB
+    assert cache_share(0, folders) == 0
     assert cache_share("auto", {"first": folders["first"]}) == "auto"
     limit = MemoryLimit(12 * GIB, "the machine's available memory")
     monkeypatch.setattr(cache_shares, "available_memory", lambda: limit)

@@ -44,8 +44,9 @@ class EncodedSource:
 class EncoderCache:
     """Sources by key. Each user holds one reference to the pages, the cache holds one more."""
 
-    def __init__(self, pool: PagePool, num_groups: int) -> None:
-        self.pool, self.num_groups = pool, num_groups
+    def __init__(self, pool: PagePool, num_groups: int, keeps_unused: bool = True) -> None:
+        """`keeps_unused` False: a source is shared by the requests that run, and then evicted."""
+        self.pool, self.num_groups, self.keeps_unused = pool, num_groups, keeps_unused
         self.sources: dict[str, EncodedSource] = {}
         self.unused: OrderedDict[str, EncodedSource] = OrderedDict()
 
@@ -83,14 +84,15 @@ class EncoderCache:
                 self.pool.emit("write", [page], OWNER, rows)
 
     def release(self, source: EncodedSource, owner: str) -> None:
-        """Remove a user; an unused source stays cached, unless it was never written."""
+        """Remove a user; an unused source stays cached, unless it was never written or unused ones
+        are not kept."""
         source.uses -= 1
         assert source.uses >= 0, f"source {source.key[:8]} has {source.uses} users"
         self.pool.free(source.all_pages, owner)
         if source.uses == 0:
             source.last_use = self.pool.next_timestamp()
             self.unused[source.key] = source
-            if not source.is_written:
+            if not (source.is_written and self.keeps_unused):
                 self.remove(source)
 
     def check(self, users: Mapping[str, int]) -> None:
@@ -107,8 +109,10 @@ class EncoderCache:
         assert number == needed, f"source {source.key[:8]} has {number} pages, not {needed}"
 
     def recount(self) -> None:
-        """No request uses a source any more; those that were not written are forgotten."""
-        self.sources = {key: one for key, one in self.sources.items() if one.is_written}
+        """No request uses a source any more; those that were not written are forgotten, or all if
+        unused ones are not kept."""
+        kept = self.sources if self.keeps_unused else {}
+        self.sources = {key: one for key, one in kept.items() if one.is_written}
         now = self.pool.next_timestamp()
         for source in self.sources.values():
             self.check_pages(source)

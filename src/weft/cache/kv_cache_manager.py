@@ -20,11 +20,17 @@ from weft.cache.prefix_cache import PrefixCache
 class KVCacheManager:
     """The page pool and the caches that store their pages in it."""
 
-    def __init__(self, layout: KVCacheLayout, pool: PagePool, prefix: type[PrefixCache]) -> None:
+    def __init__(
+        self,
+        layout: KVCacheLayout,
+        pool: PagePool,
+        prefix: type[PrefixCache],
+        keeps_sources: bool = True,
+    ) -> None:
         """`prefix` is an entry of PREFIX_CACHES."""
         self.layout, self.pool, self.windows = layout, pool, layout.windows
         self.prefix_cache = prefix(pool, layout.windows)
-        self.encoder_cache = EncoderCache(pool, len(layout.cross_groups))
+        self.encoder_cache = EncoderCache(pool, len(layout.cross_groups), keeps_sources)
         self.num_evicted = 0
         """Pages that were evicted from a cache, in total."""
         self.num_resets = 0

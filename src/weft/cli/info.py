@@ -76,11 +76,7 @@ def command(
         return
     cost = cost_of(config, context, dtype)
     stored = None if change or is_recipe(model) else read_stored_size(model, cost)
-    if json:
-        sizes = stored.to_dict() if stored else {}
-        print_json({**cost.to_dict(), **sizes, "model": config.to_dict()})
-    else:
-        print_cost(config, cost, stored)
+    print_cost(config, cost, stored, json)
 
 
 def verify_files(model: str, is_json: bool) -> None:
@@ -164,8 +160,12 @@ def read_stored_size(model: str, cost: Cost) -> StoredSize | None:
     return None if has_only_settings else stored_size(model, cost)
 
 
-def print_cost(config: ModelConfig, cost: Cost, stored: StoredSize | None) -> None:
-    """One property per line."""
+def print_cost(config: ModelConfig, cost: Cost, stored: StoredSize | None, is_json: bool) -> None:
+    """One property per line, or one JSON object."""
+    if is_json:
+        sizes = stored.to_dict() if stored else {}
+        print_json({**cost.to_dict(), **sizes, "model": config.to_dict()})
+        return
     layers = f"{config.num_layers}"
     if config.kind == "encoder-decoder":
         layers = f"{config.layers_of('encoder')}+{config.layers_of('decoder')}"

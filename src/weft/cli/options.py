@@ -45,7 +45,9 @@ Regex = Annotated[
 
 Cache = Annotated[
     str,
-    typer.Option(metavar="GIB", help="KV cache size in GiB; auto: half of the available memory."),
+    typer.Option(
+        metavar="GIB", help="KV cache in GiB; auto: half of the free memory; 0: keep nothing."
+    ),
 ]
 PrefixCache = Annotated[str, typer.Option(help="Prefix cache: none, hash or radix.")]
 Keep = Annotated[
@@ -79,10 +81,10 @@ def parse_cache(text: str) -> float | str:
         size = float(text)
     except ValueError:
         size = math.nan
-    if not 0 < size <= MAX_CACHE_GIB:
+    if not 0 <= size <= MAX_CACHE_GIB:
         raise UsageError(
-            f"--cache is {text!r}: it must be a number of GiB above 0, up to {MAX_CACHE_GIB}, or "
-            "auto. Try --cache 1."
+            f"--cache is {text!r}: it must be a number of GiB from 0, which keeps nothing between "
+            f"requests, up to {MAX_CACHE_GIB}, or auto. Try --cache 1."
         )
     return size
 
@@ -156,6 +158,8 @@ def prefix_cache_file(model: LoadedModel, path: str | None) -> Iterator[None]:
         return
     from weft.engine.cache_file import check_cache_path
 
+    if not model.engine_config.keeps_requests:
+        raise UsageError(f"--keep is {path}, but --cache is 0, which keeps nothing. Omit one.")
     client = model.client
     check_cache_path(Path(path))
     if Path(path).exists():

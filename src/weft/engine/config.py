@@ -20,6 +20,9 @@ DYNAMIC_SCALING = (
 )
 POSITION_TABLE = " (position.max_len, the rows of the model's table of learned positions)"
 
+WORKING_GIB = 1.0
+"""For the requests that run, if nothing is kept between them."""
+
 
 def max_len_note(model: ModelConfig) -> str:
     """Added to max_len in messages: why it is lower than the model's; empty if it is not."""
@@ -82,9 +85,10 @@ class SchedulerConfig(Config):
 class EngineConfig(Config):
     """Defaults suit a small model on an ordinary machine."""
 
-    cache_gib: Literal["auto"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    cache_gib: Literal["auto"] | Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """KV cache size in GiB, for all sequences and sources; memory is assigned as it is used. auto:
-    half of the available memory."""
+    half of the available memory. 0: nothing is kept between requests, neither prefixes nor encoded
+    sources; those that run have 1 GiB."""
     is_cache_limit: bool = False
     """Never more than cache_gib, even if a sequence of the maximum length has no room then: for
     models that share a budget. Without effect on auto."""
@@ -132,6 +136,16 @@ class EngineConfig(Config):
     def for_batches(cls, tokens: int) -> EngineConfig:
         """Settings for offline work (see `batch_settings`)."""
         return cls(**batch_settings(tokens))
+
+    @property
+    def keeps_requests(self) -> bool:
+        """Whether anything of a request is kept for later ones."""
+        return self.cache_gib != 0
+
+    @property
+    def working_gib(self) -> float | Literal["auto"]:
+        """Size of the KV cache in GiB."""
+        return self.cache_gib or WORKING_GIB
 
     def scheduler(self, model: ModelConfig, can_run_multi_step: bool = True) -> SchedulerConfig:
         """The part that the scheduler reads."""

@@ -385,7 +385,11 @@ def make_kv_cache(model: AnyModel, config: EngineConfig) -> tuple[KVCacheManager
     layout = KVCacheLayout.of(model.kv_specs())
     store = make_store(model, layout, config) if layout.groups else None
     pool = PagePool(2 if store is None else store.num_pages, config.page_size)
-    return KVCacheManager(layout, pool, pick(PREFIX_CACHES, config.prefix_cache, "cache")), store
+    prefix_cache = config.prefix_cache if config.keeps_requests else "none"
+    manager = KVCacheManager(
+        layout, pool, pick(PREFIX_CACHES, prefix_cache, "cache"), config.keeps_requests
+    )
+    return manager, store
 
 
 def make_store(model: AnyModel, layout: KVCacheLayout, config: EngineConfig) -> KVStore:

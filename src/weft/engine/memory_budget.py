@@ -51,7 +51,7 @@ def check_weights(
     weights, model = size
     workspace = workspace_bytes(model, config)
     is_fixed = config.cache_gib != "auto" and model.kind != "encoder"
-    cache = int(float(config.cache_gib) * GIB) if is_fixed else 0
+    cache = int(float(config.working_gib) * GIB) if is_fixed else 0
     if weights + cache + workspace > limit.available:
         raise too_large(limit, cache, workspace, weights)
 
@@ -85,15 +85,15 @@ def cache_pages(
     """Pages of the KV cache: those of cache_gib, or the `min_pages` of a sequence of the maximum
     length if they are more and fit (unless is_cache_limit). A UsageError if the pages of cache_gib
     do not fit, or are fewer than `MIN_PAGES`."""
-    limit = device_memory(device)
-    if config.is_cache_limit and config.cache_gib != "auto":
-        min_pages = limited_pages(config.cache_gib, page_bytes)
+    limit, size = device_memory(device), config.working_gib
+    if config.is_cache_limit and size != "auto":
+        min_pages = limited_pages(size, page_bytes)
     if limit is None:
-        cache = GIB if config.cache_gib == "auto" else int(config.cache_gib * GIB)
+        cache = GIB if size == "auto" else int(size * GIB)
         return max(min_pages, cache // page_bytes)
     workspace = workspace_bytes(model, config)
     free = limit.available - workspace
-    cache = int(AUTO_SHARE * free if config.cache_gib == "auto" else config.cache_gib * GIB)
+    cache = int(AUTO_SHARE * free if size == "auto" else size * GIB)
     if cache > free or free < 0:
         raise too_large(limit, max(0, cache), workspace)
     return max(MIN_PAGES, cache // page_bytes, min(min_pages, free // page_bytes))

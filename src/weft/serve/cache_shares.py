@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 MIN_AUTO_GIB = 0.0625
 """Of each model with --cache auto; an error says so if there is less memory than that."""
-WORKING_GIB = 1.0
-"""Of each model with --cache 0."""
 MIN_LEN = 2
 """A token of the prompt and one of the answer."""
 
@@ -47,9 +45,7 @@ def engine_config(config: ServeConfig, paths: Mapping[str, str]) -> EngineConfig
 
 def cache_share(cache: float | str, paths: Mapping[str, str]) -> float | str:
     """GiB of each model's KV cache; auto for a single model: measured when it is loaded."""
-    if cache == 0:
-        return WORKING_GIB
-    if len(paths) == 1:
+    if cache == 0 or len(paths) == 1:
         return cache
     num_shares = max(1, sum(map(has_kv_cache, paths.values())))
     if not isinstance(cache, str):
