@@ -10,15 +10,18 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.engine.asking import beam_search
 from weft.checkpoint.description import find_format
 from weft.checkpoint.fairseq_files import FairseqFolder, load_tokenizer, open_fairseq
+from weft.checkpoint.fairseq_header import PACKAGES, describe_model
 from weft.checkpoint.families.export_check import export_config
 from weft.checkpoint.families.fairseq import FAMILY
 from weft.checkpoint.families.hf_config import HFConfig
+from weft.checkpoint.pickle_header import read_values
 from weft.checkpoint.tensor_source import build_from_source
 from weft.core.errors import ConfigError, DataError, UsageError
 from weft.core.forward_batch import ForwardBatch
@@ -91,6 +94,21 @@ def test_logits_are_those_of_an_independent_forward(name: str, tmp_path: Path) -
     args = oracle.arguments(**CHANGES[name])
     state = write_folder(tmp_path, args, is_cfg=name != "norm after")
     assert_same_logits(args, state, build(open_fairseq(tmp_path), tmp_path))
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.parametrize("pieces", [SOURCE, [*SOURCE, "ab@@"]], ids=["parted", "one table"])
+def test_settings_are_those_of_the_loaded_model_without_torch(
+    pieces: list[str], is_zip: bool, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, oracle.arguments(share_all_embeddings=True), pieces, pieces)
+    path = tmp_path / "checkpoint_best.pt"
+    values = torch.load(path, weights_only=False)
+    values["extra_state"] = {"loss": np.float64(3.5), "kind": np.dtype("f4")}
+    torch.save(values, path, _use_new_zipfile_serialization=is_zip)
+    assert read_values(path, PACKAGES) is not None, "torch is not needed"
+    config = build(open_fairseq(tmp_path), tmp_path).config
+    assert describe_model(tmp_path) == ("fairseq", config)
 
 
 @pytest.mark.parametrize("pieces", [SOURCE, [*SOURCE, "ab@@"]], ids=["parted", "one table"])

@@ -7,13 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.checkpoint.fairseq_files import (
-    Merge,
-    read_dictionary,
-    read_merges,
-    source_tokenizer,
-    target_tokenizer,
-)
+from weft.checkpoint.fairseq_files import source_tokenizer, target_tokenizer
+from weft.checkpoint.fairseq_header import Merge, read_dictionary, read_merges
 from weft.core.errors import DataError
 from weft.text.tokenizer import Tokenizer
 

@@ -19,9 +19,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from weft.checkpoint.fairseq_header import PACKAGES
 from weft.checkpoint.huggingface import open_tensors
-from weft.checkpoint.pickle_files import FAIRSEQ_PACKAGES, Placeholder, open_pickle, read_pickle
-from weft.checkpoint.pickle_header import BIN_INDEX
+from weft.checkpoint.pickle_files import open_pickle, read_pickle
+from weft.checkpoint.pickle_header import BIN_INDEX, Placeholder
 from weft.core.errors import DataError
 
 DTYPES = [
@@ -190,7 +191,7 @@ def test_a_fairseq_checkpoint_has_namespaces_and_placeholders(is_zip: bool, tmp_
     if not is_zip:
         # as numpy 1 wrote it, which is what legacy files contain
         path.write_bytes(path.read_bytes().replace(b"numpy._core.", b"numpy.core."))
-    found = read_pickle(path, FAIRSEQ_PACKAGES)
+    found = read_pickle(path, PACKAGES)
     assert found["args"] == value["args"]
     assert type(found["state"]) is type(found["loss"]) is Placeholder
     assert torch.equal(found["w"], torch.ones(2))
@@ -201,7 +202,7 @@ def test_a_fairseq_checkpoint_has_namespaces_and_placeholders(is_zip: bool, tmp_
 def test_classes_of_absent_packages_are_placeholders(tmp_path: Path) -> None:
     """omegaconf is not installed: its classes are neither imported nor made."""
     program = b"\x80\x02comegaconf.dictconfig\nDictConfig\n)\x81}X\x01\0\0\0aK\x01sb."
-    found = read_pickle(zipped(tmp_path / "x.pt", program), FAIRSEQ_PACKAGES)
+    found = read_pickle(zipped(tmp_path / "x.pt", program), PACKAGES)
     assert type(found) is Placeholder and not vars(found)
     assert "omegaconf" not in sys.modules
     with pytest.raises(DataError, match=r"contains 'omegaconf.dictconfig.DictConfig', which"):
@@ -210,7 +211,7 @@ def test_classes_of_absent_packages_are_placeholders(tmp_path: Path) -> None:
 
 def test_classes_of_other_packages_are_refused_by_name(tmp_path: Path) -> None:
     path = save({"when": Foreign(7)}, tmp_path / "x.pt")
-    for packages in (frozenset[str](), FAIRSEQ_PACKAGES):
+    for packages in (frozenset[str](), PACKAGES):
         with pytest.raises(DataError, match=r"x.pt: contains '.*Foreign', .*could run code. Use"):
             read_pickle(path, packages)
 
@@ -225,7 +226,7 @@ class Call:
         return self.call
 
 
-@pytest.mark.parametrize("packages", [frozenset[str](), FAIRSEQ_PACKAGES], ids=["", "fairseq"])
+@pytest.mark.parametrize("packages", [frozenset[str](), PACKAGES], ids=["", "fairseq"])
 @pytest.mark.parametrize("function", [os.system, eval, exec, getattr, os.remove, print])
 def test_calls_are_refused_by_name_and_not_made(
     function: Any, packages: frozenset[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -244,7 +245,7 @@ def test_calls_in_other_protocols_are_not_made(
     trap = tmp_path / "trap"
     program = pickle.dumps([Call(os.system, f"touch {trap}")], protocol)
     with pytest.raises(DataError, match=r"x.pt: .* Use the model's safetensors files|safetensors"):
-        read_pickle(zipped(tmp_path / "x.pt", program), FAIRSEQ_PACKAGES)
+        read_pickle(zipped(tmp_path / "x.pt", program), PACKAGES)
     assert not trap.exists() and capfd.readouterr().out == ""
 
 
@@ -438,7 +439,7 @@ def test_random_changes_give_a_value_or_a_data_error(what: str, tmp_path: Path) 
         else:
             path.write_bytes(mutated(program, rng))
         try:
-            touch(read_pickle(path, FAIRSEQ_PACKAGES))
+            touch(read_pickle(path, PACKAGES))
         except DataError as error:
             refused += 1
             assert "\n" not in str(error)

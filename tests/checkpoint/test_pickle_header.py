@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import struct
 import zipfile
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.soak.checkpoint_bases import base_folder
 from weft.checkpoint.pickle_files import open_pickles
-from weft.checkpoint.pickle_header import BIN_FILE, read_pickle_shapes, shapes_of
+from weft.checkpoint.pickle_header import BIN_FILE, read_pickle_shapes, read_values, shapes_of
 
 
 @pytest.mark.parametrize("name", ["gpt2 bin", "t5 bin", "bert bin shards", "bart bin legacy"])
@@ -75,6 +76,15 @@ def test_no_global_of_a_file_is_called(tmp_path: Path) -> None:
     torch.save({"a": Opens()}, tmp_path / BIN_FILE)
     assert read_pickle_shapes(tmp_path) is None
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("state", [b"}X\x01\x00\x00\x00aK\x01s", b"N}X\x01\x00\x00\x00aK\x01s\x86"])
+@pytest.mark.parametrize("name", [b"argparse\nNamespace", b"collections\nOrderedDict"])
+def test_no_class_is_given_a_state(name: bytes, state: bytes, tmp_path: Path) -> None:
+    data = b"\x80\x02c" + name + b"\n" + state + b"b."
+    path = changed(saved(tmp_path, {"a": torch.zeros(3)}) / BIN_FILE, "data.pkl", lambda _: data)
+    assert read_values(path, {"fairseq"}) is None
+    assert not hasattr(argparse.Namespace, "a")
 
 
 def changed(path: Path, name: str, content: Callable[[bytes], bytes], method: int = 0) -> Path:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from gguf import GGUFWriter
 
 from tests.soak.checkpoint_bases import VOCAB_SIZE, base_folder, model_path
 from weft.checkpoint.gguf.header import read_header
+from weft.checkpoint.pickle_header import BIN_FILE
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.toml"
 BASES = ["llama", "deepseek_v3", "gemma3 gguf", "deepseek gguf", "weft"]
-PICKLES = ["t5 bin", "bert bin shards"]
+PICKLES = ["t5 bin", "bert bin shards", "bart bin legacy", "fairseq"]
 UNWANTED = ["torch", "gguf", "transformers", "huggingface_hub"]
 MAX_SECONDS = 0.6
 PROGRAM = """
@@ -54,9 +57,14 @@ def test_hashes_are_compared_without_torch() -> None:
     assert run([path_of("weft")], UNWANTED, "--verify") == ([0], [])
 
 
-def test_pickles_of_another_form_need_torch_but_not_its_compiler() -> None:
+def test_pickles_with_other_contents_need_torch_but_not_its_compiler(tmp_path: Path) -> None:
+    folder = shutil.copytree(path_of("t5 bin"), tmp_path / "t5")
+    tensors = torch.load(folder / BIN_FILE)
+    tensors["extra"] = torch.zeros(1).expand(3)  # a stride of 0
+    torch.save(tensors, folder / BIN_FILE)
     unwanted = ["torch._dynamo", "torch._inductor", *UNWANTED[1:]]
-    assert run([path_of("bart bin legacy")], unwanted) == ([0], [])
+    codes, found = run([folder], unwanted)
+    assert codes == [1] and found == []
 
 
 @pytest.fixture(scope="module")

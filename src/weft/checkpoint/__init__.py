@@ -12,6 +12,7 @@ huggingface             Hugging Face folders, through a family
 hf_header               their settings and tensor names
 families/               one file per model family: its Hugging Face and GGUF names and settings
 gguf/                   GGUF files
+fairseq_header          settings, dictionaries and merges of fairseq folders
 fairseq_files           fairseq folders (read only)
 safetensors_header      names and shapes in safetensors files and shards
 safetensors_files       safetensors files and shards as a source of tensors; writing them

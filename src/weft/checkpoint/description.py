@@ -3,7 +3,7 @@
 Each format has modules that are imported when a path has that format, with
 
     describe_model(path)              family and ModelConfig, from headers alone; without torch,
-                                      except where torch wrote the file (pickles, fairseq)
+                                      except for pickles with unusual contents
     load_model(path, device, dtype)   a Checkpoint
     load_tokenizer(path)              the tokenizer, without the weights
 """
@@ -85,7 +85,7 @@ FORMATS = {
         is_gguf, "weft.checkpoint.gguf.hf_names", "weft.checkpoint.gguf.reader"
     ),
     "fairseq": CheckpointFormat(
-        is_fairseq, "weft.checkpoint.fairseq_files", "weft.checkpoint.fairseq_files"
+        is_fairseq, "weft.checkpoint.fairseq_header", "weft.checkpoint.fairseq_files"
     ),
 }
 """By name, in the order in which they are tried."""

@@ -2,7 +2,7 @@
 torch.
 
 config.json and the names and shapes of the tensors -> HFHeader. GGUF files and fairseq folders are
-read as if they had a config.json (gguf/hf_names.py, fairseq_files.py). The weights themselves are
+read as if they had a config.json (gguf/hf_names.py, fairseq_header.py). The weights themselves are
 read by huggingface.py.
 """
 

@@ -25,38 +25,24 @@ import torch
 from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from weft.checkpoint.pickle_header import BIN_FILE, BIN_INDEX
+from weft.checkpoint.pickle_header import BIN_FILE, BIN_INDEX, ZIP_MAGIC, Placeholder
 from weft.checkpoint.safetensors_header import read_weight_map
 from weft.checkpoint.tensor_source import InMemorySource
 from weft.core.errors import DataError
 
-ZIP_MAGIC = b"PK\x03\x04"
-FAIRSEQ_PACKAGES = frozenset(("fairseq", "numpy", "omegaconf"))
-"""Packages whose classes occur in fairseq checkpoints beside the weights."""
 LEGACY_NAMES = (
     "numpy.core.multiarray._reconstruct",
     "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
     "numpy.dtype",
     "numpy.ndarray",
 )
-"""Globals of FAIRSEQ_PACKAGES in legacy files, which torch cannot list before loading."""
+"""Globals of fairseq_header.PACKAGES in legacy files, which torch cannot list before loading."""
 SafeGlobal = Callable[..., Any] | tuple[Callable[..., Any], str]
 """A class or function, under its own name or another."""
 LOADING = threading.Lock()
 """The allowed globals are process-wide state of torch."""
-
-
-class Placeholder:
-    """Stands for an object of another package. Constructor arguments and state are dropped."""
-
-    def __new__(cls, *args: object) -> Placeholder:
-        return super().__new__(cls)
-
-    def __init__(self, *args: object) -> None:
-        pass
-
-    def __setstate__(self, state: object) -> None:
-        pass
 
 
 def open_pickles(folder: Path) -> InMemorySource | None:

@@ -6,9 +6,9 @@ longer than `weft info` may.
              storages, followed by the number of elements and the data of each storage
 
 Pickles are read by Python's unpickler with its own table of globals, none of which is what the file
-names: a tensor becomes its shape, a storage its size. Whatever is not in the form that `torch.save`
-gives a state_dict is left to torch (pickle_files.py), which loads it or says what is wrong: other
-classes, sizes that do not match.
+names: a tensor becomes its shape, a storage its size. Whatever is not in the form of `torch.save`
+is left to torch (pickle_files.py), which loads it or says what is wrong: other classes, sizes that
+do not match.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import io
 import pickle
 import struct
 import zipfile
+from argparse import Namespace
 from collections import OrderedDict
+from collections.abc import Callable, Collection
 from math import prod
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 from weft.checkpoint.safetensors_header import read_weight_map
 from weft.checkpoint.weight_rules import Shape
@@ -40,6 +42,19 @@ ZIP_MAGIC = b"PK\x03\x04"
 LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 
+class Placeholder:
+    """Stands for an object of another package. Constructor arguments and state are dropped."""
+
+    def __new__(cls, *args: object) -> Placeholder:
+        return super().__new__(cls)
+
+    def __init__(self, *args: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
 class StorageSize(NamedTuple):
     """A storage of the file."""
 
@@ -55,21 +70,30 @@ class TensorSize(NamedTuple):
 
 # the C implementation allocates a memo as large as the file claims; this one has a dictionary
 class HeaderUnpickler(pickle._Unpickler):
-    """Reads a pickle into dictionaries, TensorSize and StorageSize."""
+    """Reads a pickle into dictionaries, TensorSize and StorageSize. Classes of `packages` become
+    placeholders."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = {**pickle._Unpickler.dispatch}
+
+    def __init__(self, file: IO[bytes], packages: Collection[str] = ()) -> None:
         super().__init__(file)
+        self.packages = packages
         self.storages: dict[str, StorageSize] = {}
         """By key."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in ITEM_BYTES:
             return name
-        allowed = {
+        allowed: dict[str, Callable[..., Any]] = {
             "collections.OrderedDict": OrderedDict,
             "torch._utils._rebuild_tensor_v2": rebuild_tensor,
             "torch._utils._rebuild_parameter": rebuild_parameter,
         }
+        if self.packages:
+            # numpy's scalars are made from bytes, which protocol 2 writes as text
+            allowed |= {"argparse.Namespace": Namespace, "_codecs.encode": Placeholder}
+        if module.partition(".")[0] in self.packages:
+            return Placeholder
         return allowed[f"{module}.{name}"]
 
     def persistent_load(self, pid: Any) -> StorageSize:
@@ -81,6 +105,14 @@ class HeaderUnpickler(pickle._Unpickler):
         if self.storages.setdefault(key, size) != size:
             raise pickle.UnpicklingError("a storage has two sizes")
         return size
+
+    def load_build(self) -> None:
+        """Set the state of an object; the functions and classes of the table have none."""
+        if type(self.stack[-2]) not in (OrderedDict, Namespace, Placeholder):  # type: ignore[attr-defined]
+            raise pickle.UnpicklingError("state for something else than an object")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
 
 
 def rebuild_tensor(
@@ -118,18 +150,7 @@ def read_pickle_shapes(folder: Path) -> tuple[dict[str, Shape], Path] | None:
 
 def shapes_of(path: Path) -> dict[str, Shape] | None:
     """Shapes by name of one file; None if it is not a plain state_dict."""
-    try:
-        with path.open("rb") as file:
-            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
-            file.seek(0)
-            values = read_zip(file) if is_zip else read_legacy(file)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, struct.error):
-        return None
-    # a damaged pickle can raise any of these, as it calls what is in the table above
-    except (pickle.UnpicklingError, ArithmeticError, AttributeError, LookupError, StopIteration):
-        return None
-    except (TypeError, ValueError, MemoryError):
-        return None
+    values = read_values(path)
     if not isinstance(values, dict) or not values:
         return None
     if not all(type(n) is str and type(size) is TensorSize for n, size in values.items()):
@@ -137,7 +158,23 @@ def shapes_of(path: Path) -> dict[str, Shape] | None:
     return {name: size.shape for name, size in values.items()}
 
 
-def read_zip(file: IO[bytes]) -> Any:
+def read_values(path: Path, packages: Collection[str] = ()) -> Any | None:
+    """The value in a file with TensorSize for tensors; None: torch is needed to read it."""
+    try:
+        with path.open("rb") as file:
+            is_zip = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+            file.seek(0)
+            return read_zip(file, packages) if is_zip else read_legacy(file, packages)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, struct.error):
+        return None
+    # a damaged pickle can raise any of these, as it calls what is in the table above
+    except (pickle.UnpicklingError, ArithmeticError, AttributeError, LookupError, StopIteration):
+        return None
+    except (TypeError, ValueError, MemoryError):
+        return None
+
+
+def read_zip(file: IO[bytes], packages: Collection[str]) -> Any:
     """The value in a zip file; an UnpicklingError if a storage is not as large as its record."""
     with zipfile.ZipFile(file) as archive:
         members = {member.filename: member for member in archive.infolist()}
@@ -146,7 +183,7 @@ def read_zip(file: IO[bytes]) -> Any:
             raise pickle.UnpicklingError("a record is compressed")
         if members[name].file_size > MAX_PICKLE_BYTES:
             raise pickle.UnpicklingError("the pickle is very large")
-        unpickler = HeaderUnpickler(io.BytesIO(archive.read(name)))
+        unpickler = HeaderUnpickler(io.BytesIO(archive.read(name)), packages)
         values = unpickler.load()
     folder = f"{name.removesuffix('data.pkl')}data/"
     for key, size in unpickler.storages.items():
@@ -155,13 +192,13 @@ def read_zip(file: IO[bytes]) -> Any:
     return values
 
 
-def read_legacy(file: IO[bytes]) -> Any:
+def read_legacy(file: IO[bytes], packages: Collection[str]) -> Any:
     """The value in a legacy file; an UnpicklingError if its storages are not those in the file."""
     header = io.BytesIO(file.read(MAX_PICKLE_BYTES))
     magic, version, system = (pickle_at(header) for _ in range(3))
     if (magic, version) != (LEGACY_MAGIC, LEGACY_VERSION) or not system["little_endian"]:
         raise pickle.UnpicklingError("not a legacy file")
-    unpickler = HeaderUnpickler(header)
+    unpickler = HeaderUnpickler(header, packages)
     values = unpickler.load()
     keys = pickle_at(header)
     if sorted(keys) != sorted(unpickler.storages):

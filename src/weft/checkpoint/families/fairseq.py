@@ -1,5 +1,5 @@
 """fairseq's `transformer`, read only: settings are the `args` or `cfg` of its checkpoint as a plain
-dictionary, to which fairseq_files.py adds the sizes of both vocabularies.
+dictionary, to which fairseq_header.py adds the sizes of both vocabularies.
 
 Positions start at 2, after the padding's (padding_idx + 1), and sinusoids are spaced fairseq's way.
 Pre-norm models have a norm after the last layer; tied embeddings are in the file more than once.
