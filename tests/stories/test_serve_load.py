@@ -239,7 +239,8 @@ async def run_overload(url: str) -> tuple[float, float, list[Visit]]:
 @pytest.mark.alone
 @pytest.mark.timeout(1200)
 def test_at_ten_times_the_rate_retry_after_is_right(overloaded: ServeProcess) -> None:
-    """Only on a machine without other programs: a rate that changes was not measured before."""
+    """Only on a machine without other programs: a rate that changes was not measured before. That
+    whoever waits as long as told is accepted is in tests/serve/test_overload.py."""
     peak, goodput, refused = asyncio.run(run_overload(overloaded.url))
     ratios = [one.ratio for one in refused if one.polls]
     worst = quantiles([max(one, 1 / one) for one in ratios], n=10)[-1]
@@ -249,6 +250,5 @@ def test_at_ten_times_the_rate_retry_after_is_right(overloaded: ServeProcess) ->
     print(f"goodput {goodput:.0f} tokens/s, peak {peak:.0f}")
     assert len(refused) >= 20
     assert 1 / 1.5 <= median(ratios) <= 1.5 and worst <= 2.5
-    assert once >= 0.5, "accepted when they returned"
     assert goodput >= 0.9 * peak
     wait_idle(overloaded)
