@@ -84,6 +84,8 @@ class ScratchStepResult(BaseModel):
     finished: list[str]
     """Requests that ended in this step."""
     evicted: int
+    beams: dict[str, list[list[int]]]
+    """New tokens of the hypotheses of each beam search that runs after the step."""
     tokens: list[dict[str, Any]]
 
 

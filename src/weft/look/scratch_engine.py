@@ -89,6 +89,8 @@ class ScratchStep:
     """Requests that ended."""
     num_evicted: int
     """Pages that were evicted from the caches."""
+    beams: dict[str, list[list[int]]] = field(default_factory=dict)
+    """New tokens of the hypotheses of each beam search that runs after the step."""
     seconds: float = 0.0
 
 
@@ -161,10 +163,20 @@ class ScratchEngine:
             *(self.num_steps, events, outputs, arrived, preempted),
             finished=sorted(name for name in ended if name not in state.groups),
             num_evicted=self.num_evicted - num_evicted,
+            beams=self.beams(),
             seconds=time.perf_counter() - begin,
         )
         self.steps.append(step)
         return step
+
+    def beams(self) -> dict[str, list[list[int]]]:
+        """By name: the new tokens of the hypotheses that a beam search goes on with."""
+        groups = self.engine.scheduler.state.groups
+        return {
+            name: [one.tokens[one.num_prompt :] for one in groups[name].sequences]
+            for name, one in self.requests.items()
+            if one.request.beam is not None and name in groups
+        }
 
     def submit_due(self) -> list[str]:
         """Submit the requests that arrive before this step; their names."""

@@ -2,7 +2,7 @@
 
     {"id": "s_1f2e", "snapshot": ScratchEngine.snapshot(),
      "steps": [{"step": 5, "ops": [CacheEvent.to_json(), ...], "arrived": ["b"], "preempted": [],
-                "finished": [], "evicted": 0,
+                "finished": [], "evicted": 0, "beams": {"d": [[17, 4], [17, 9]]},
                 "tokens": [{"request": "a", "index": 0, "id": 17, "logprob": -0.2,
                             "top": [{"id": 17, "p": 0.8}, ...]}]}],
      "texts": {"17": {"text": "cat", "bytes": "636174"}}}
@@ -140,6 +140,7 @@ def step_json(step: ScratchStep) -> dict[str, Any]:
         "preempted": step.preempted,
         "finished": step.finished,
         "evicted": step.num_evicted,
+        "beams": step.beams,
         "tokens": [token for output in step.outputs for token in tokens_json(output)],
     }
 
@@ -170,6 +171,8 @@ def texts_of(content: dict[str, Any], tokenizer: Tokenizer) -> dict[str, dict[st
             ids.update(op.get("tokens") or ())
         for token in step["tokens"]:
             ids.update([token["id"], *(one["id"] for one in token["top"])])
+        for hypotheses in step["beams"].values():
+            ids.update(token for tokens in hypotheses for token in tokens)
     for node in snapshot["nodes"]:
         ids.update(node["tokens"])
     for request in snapshot["requests"]:

@@ -1,12 +1,15 @@
 /**
  * Cache: what the engine holds while it writes. A scratch engine with few pages runs two prompts step
- * by step; pool, tree and requests are drawn at any moment of its past.
+ * by step, or the serving engine is watched while it works; pool, tree and requests are drawn at any
+ * moment of the past.
  * @module cache
  */
 
 import { isAborted } from "./api.js";
-import { createPool, pageWords, pagesOfOp } from "./cache_pool.js";
-import { requestBadge, tokensText } from "./cache_names.js";
+import { createLiveMode } from "./cache_live_mode.js";
+import { createPool, pagesOfOp, squareWords, squaresOf } from "./cache_pool.js";
+import { tokensText } from "./cache_names.js";
+import { liveRows, liveTable, requestRows, stateWords } from "./cache_requests.js";
 import { isScratchGone, openScratch, requestsAt } from "./cache_session.js";
 import { countReferences } from "./cache_state.js";
 import { createSharing } from "./cache_sharing.js";
@@ -14,13 +17,16 @@ import { createTimeline } from "./cache_timeline.js";
 import { createTree, nodeWords, nodesOfPage, orderedNodes } from "./cache_tree.js";
 import { foreignText, h, replaceContent, uniqueId } from "./dom.js";
 import { createFigure } from "./figure.js";
+import { formatCount } from "./numbers.js";
 import { t } from "./i18n.js";
 import { termsLine } from "./terms.js";
 import { emptyState, errorState, examplesOf, loadingState, notApplicable } from "./states.js";
 
 const POOL = { min: 8, max: 64, standard: 24 };
 const PAGE_SIZE = 4;
-const MAX_TOKENS = 24;
+/** Tokens to write by the width of the beam: so many fit into the standard pool. */
+const MAX_TOKENS = { 0: 24, 2: 16, 4: 10 };
+const LIVE = "live";
 
 /**
  * @param {HTMLElement} root
@@ -36,31 +42,83 @@ export function mountCache(root, context) {
   view.form = createCacheForm(view);
   view.pool = createPool((page) => selectPart(view, { page, node: null }));
   view.tree = createTree((node) => selectPart(view, { page: null, node }));
-  view.timeline = createTimeline({ onMoment: (moment) => showMoment(view, moment), onStep: (count) => runEngine(view, (session) => session.step(count)) });
-  view.sharing = createSharing(context, () => view.form.prompts(), () => view.session);
+  view.timeline = createTimeline({ onMoment: (moment) => chooseMoment(view, moment), onStep: (count) => runEngine(view, (session) => session.step(count)) });
+  view.sharing = createSharing(context, () => view.form.prompts(), () => (view.session?.isLive ? null : view.session));
+  view.live = createLiveMode({ model: () => context.store.get().model, onStart: (session) => showLive(view, session), onMoment: () => showMoment(view, view.session.history.length()), onLength: () => view.timeline.show(view.moment), status: view.status });
   view.figures = createFigures(view);
   const figures = Object.values(view.figures).map((figure) => figure.element);
   replaceContent(view.result, view.timeline.element, figures);
-  replaceContent(root, h("h1", { class: "visually-hidden" }, t("shell.cache")), view.form.element, view.status, view.result, view.sharing.element);
-  if (context.kept?.session) showKept(view);
-  else showCacheEmpty(view);
+  replaceContent(root, h("h1", { class: "visually-hidden" }, t("shell.cache")), modeSwitch(view), view.form.element, view.status, view.result, view.sharing.element);
+  if (!isLiveChosen(view) && context.kept?.session) showKept(view);
+  else startMode(view);
   const redraw = () => view.session && drawMoment(view);
   window.addEventListener("resize", redraw);
   return {
-    update() {},
+    update: (state, changed) => changed.has("panel") && startMode(view),
     onKey: (key) => view.timeline.onKey(key),
     keep() {
-      const { session, moment, page, node, form } = view;
-      view.isKept = true;
+      const { moment, page, node, form } = view;
+      const session = view.session?.isLive ? null : view.session;
+      view.isKept = session !== null;
       return { session, moment, page, node, prompts: form.prompts(), ...form.settings() };
     },
     unmount() {
       view.ticket += 1;
       view.timeline.stop();
+      view.live.stop();
       window.removeEventListener("resize", redraw);
       if (!view.isKept) view.session?.close();
     },
   };
+}
+
+function isLiveChosen(view) {
+  return view.context.store.get().panel === LIVE;
+}
+
+/** A small engine of one's own, or the serving engine. */
+function modeSwitch(view) {
+  const { store } = view.context;
+  const buttons = ["", LIVE].map((panel) => {
+    const choose = () => store.set({ panel }, { push: true });
+    return h("button", { type: "button", class: "tab", data: { panel }, on: { click: choose } }, t(panel ? "cache.mode.live" : "cache.mode.scratch"));
+  });
+  view.modes = buttons;
+  return h("div", { class: "tabs", role: "group", "aria-label": t("cache.mode") }, buttons);
+}
+
+/** Begin with what is chosen: an empty form, or the stream of the serving engine. */
+function startMode(view) {
+  const isLive = isLiveChosen(view);
+  view.ticket += 1;
+  view.timeline.clear();
+  view.session?.close();
+  Object.assign(view, { session: null, page: null, node: null });
+  view.context.inspector.show(null);
+  view.context.setRail([]);
+  view.form.setReady(false);
+  view.form.element.hidden = view.sharing.element.hidden = isLive;
+  view.result.hidden = true;
+  for (const button of view.modes) button.setAttribute("aria-pressed", String(button.dataset.panel === (isLive ? LIVE : "")));
+  if (isLive) view.live.start();
+  else {
+    view.live.stop();
+    showCacheEmpty(view);
+  }
+}
+
+/** The first state of the serving engine has arrived. */
+function showLive(view, session) {
+  view.session = session;
+  view.result.classList.remove("is-dimmed");
+  showEngine(view);
+  showMoment(view, session.history.length());
+}
+
+/** A moment that the reader has chosen: the newest one is followed. */
+function chooseMoment(view, moment) {
+  if (view.session.isLive) view.live.setFollowing(moment === view.session.history.length());
+  showMoment(view, moment);
 }
 
 /** The engine and the moment that were shown before the view was drawn anew. */
@@ -72,8 +130,8 @@ function showKept(view) {
 }
 
 function showEngine(view) {
-  const { history, snapshot } = view.session;
-  view.form.setReady(true);
+  const { history, snapshot, isLive } = view.session;
+  view.form.setReady(!isLive);
   view.result.hidden = false;
   view.context.setRail(cacheRail(view));
   view.timeline.setHistory(history, snapshot.is_idle);
@@ -135,7 +193,7 @@ async function openEngine(view, { scenario = null }) {
   view.session?.close();
   view.session = null;
   view.form.setReady(false);
-  view.timeline.stop();
+  view.timeline.clear(); // the engine that was drawn is closed
   await runAlone(view, () => openEngine(view, { scenario }), async () => {
     const session = await openScratch({ model, num_pages: scenario ? null : num_pages, page_size: PAGE_SIZE, scenario });
     if (!scenario) await session.submit(requestBody(view, view.form.prompts()[0]));
@@ -146,7 +204,7 @@ async function openEngine(view, { scenario = null }) {
 
 function requestBody(view, text) {
   const { beam } = view.form.settings();
-  return { text, max_tokens: MAX_TOKENS, temperature: 0, ...(beam ? { beam } : {}) };
+  return { text, max_tokens: MAX_TOKENS[beam], temperature: 0, ...(beam ? { beam } : {}) };
 }
 
 function sendSecond(view) {
@@ -165,7 +223,7 @@ async function runEngine(view, change, waits = false) {
   if (view.running && !waits) return view.running;
   while (view.running) await view.running;
   const { session } = view;
-  if (session) await runAlone(view, () => runEngine(view, change, waits), () => changedEngine(session, change));
+  if (session && !session.isLive) await runAlone(view, () => runEngine(view, change, waits), () => changedEngine(session, change));
 }
 
 /** The engine after a change; one that the server has dropped is run again. */
@@ -221,18 +279,19 @@ function createFigures(view) {
   pool.body.append(view.pool.element, h("p", { class: "hint" }, t("cache.pool.legend")), termsLine(["KV cache"]));
   const tree = createFigure({ id: "cache-tree", question: t("cache.tree.title"), picture: () => view.tree.picture(), table: () => treeTable(view) });
   tree.body.append(view.tree.element);
-  const requests = createFigure({ id: "cache-requests", question: t("cache.requests.title"), table: () => requestTable(view) });
+  const requests = createFigure({ id: "cache-requests", question: t("cache.requests.title"), picture: () => [...requests.body.querySelectorAll("svg.beam-picture")], table: () => requestTable(view) });
   return { pool, tree, requests };
 }
 
 /** Entries of the rail: where each figure is. */
 function cacheRail(view) {
-  const parts = [...Object.entries(view.figures), ["why", view.sharing]];
+  const parts = [...Object.entries(view.figures), ...(view.session.isLive ? [] : [["why", view.sharing]])];
   return parts.map(([name, { element }]) => ({ id: name, label: t(`cache.rail.${name}`), onSelect: () => element.scrollIntoView({ block: "start" }) }));
 }
 
 function showMoment(view, moment) {
   view.moment = moment;
+  view.timeline.setHistory(view.session.history, view.session.snapshot.is_idle);
   drawMoment(view);
 }
 
@@ -257,31 +316,24 @@ function drawLines(view, state, numPages) {
   const held = [...state.pages.values()];
   const isCached = (page) => [...page.owners.keys()].every((owner) => owner === "prefix" || owner === "sources");
   const shared = held.filter((page) => countReferences(page) > 1).length;
-  view.figures.pool.setLine(t("cache.pool.line", { held: held.length, all: numPages, shared, cached: held.filter(isCached).length }));
+  const { size, isPart } = squaresOf(state, numPages);
+  const line = t("cache.pool.line", { held: held.length, all: formatCount(numPages), shared, cached: held.filter(isCached).length });
+  view.figures.pool.setLine(line, size > 1 ? ` ${t("cache.pool.squares", { n: size })}` : null, isPart ? ` ${t("cache.pool.part", { n: formatCount(numPages - held.length) })}` : null);
   const nodes = [...state.nodes.values()].filter((node) => node.numTokens);
   const tokens = nodes.reduce((sum, node) => sum + node.numTokens, 0);
-  view.figures.tree.setLine(t("cache.tree.line", { nodes: nodes.length, tokens, used: nodes.filter((node) => node.locks).length }));
+  view.figures.tree.setLine(t("cache.tree.line", { n: nodes.length, tokens, used: nodes.filter((node) => node.locks).length }));
 }
 
 function drawRequests(view) {
-  const { session, moment } = view;
-  const rows = requestsAt(session, moment).map((one) =>
-    h(
-      "li",
-      { class: "request-row" },
-      requestBadge(one.name),
-      h("p", { class: "request-text" }, foreignText(tokensText(one.prompt, session.texts), "span", { class: "request-prompt" }), one.outputs.map((ids, index) => [" ", one.outputs.length > 1 ? h("span", { class: "hint" }, `${index} `) : null, foreignText(tokensText(ids, session.texts), "strong")])),
-      h("p", { class: "hint" }, stateWords(one), one.cached === null ? "" : `, ${t("cache.cached", { n: one.cached })}`),
-    ),
-  );
-  replaceContent(view.figures.requests.body, h("ul", { class: "request-list" }, rows));
+  const { session, moment, state, figures } = view;
+  const { body } = figures.requests;
+  figures.requests.setQuestion(t(session.isLive ? "cache.requests.live" : "cache.requests.title"));
+  const rows = session.isLive ? liveRows(state) : requestRows(session, moment, body.clientWidth || 320);
+  replaceContent(body, h("ul", { class: "request-list" }, rows));
 }
 
-function stateWords(one) {
-  return t(`cache.state.${one.finish ? "finished" : one.state}`);
-}
-
-function requestTable({ session, moment }) {
+function requestTable({ session, state, moment }) {
+  if (session.isLive) return liveTable(state);
   const words = (ids) => tokensText(ids, session.texts);
   return {
     columns: [t("cache.rail.requests"), t("cache.column.state"), t("cache.column.cached"), t("cache.column.prompt"), t("cache.column.written")],
@@ -297,9 +349,17 @@ function selectPart(view, selection) {
 
 function inspectPart(view, isSpoken) {
   const { state, session, context } = view;
-  if (view.page !== null) context.inspector.show({ title: t("cache.page", { page: view.page }), ...spokenWords(pageWords(state, view.page, session.snapshot.page_size), isSpoken), facts: pageFacts(view) });
+  if (view.page !== null) context.inspector.show(pageSelection(view, isSpoken));
   else if (state.nodes.has(view.node)) context.inspector.show({ title: t("cache.node", { node: view.node }), ...spokenWords(nodeWords(state.nodes.get(view.node), session.texts), isSpoken) });
   else context.inspector.show(null);
+}
+
+/** The selected page, or the pages of a square of a large pool. */
+function pageSelection(view, isSpoken) {
+  const { num_pages: numPages, page_size: pageSize } = view.session.snapshot;
+  const words = spokenWords(squareWords(view.state, view.page, { numPages, pageSize }), isSpoken);
+  if (squaresOf(view.state, numPages).size > 1) return { title: t("cache.rail.pool"), ...words };
+  return { title: t("cache.page", { page: view.page }), ...words, facts: pageFacts(view) };
 }
 
 /** A sentence is read aloud; facts are not, so that stepping does not repeat them. */

@@ -16,6 +16,7 @@ const COPY_EVERY = 64;
  * @property {string[]} arrived    requests that were submitted before it
  * @property {string[]} preempted  requests that lost their pages and wait again
  * @property {number} evicted      pages that were evicted
+ * @property {Object<string, number[][]>} beams  hypotheses of the beam searches that go on
  * @property {Array<{request: string, index: number, id: number, logprob: number|null, top: Array<{id: number, p: number}>}>} tokens
  */
 

@@ -68,7 +68,7 @@ export function isScratchGone(error) {
  * What each request had written at a moment: the tokens of complete steps.
  * @param {ScratchSession} session
  * @param {number} moment
- * @returns {Array<{name: string, prompt: number[], cached: number|null, outputs: number[][], finish: string|null, state: string}>}
+ * @returns {Array<{name: string, beam: number, prompt: number[], cached: number|null, outputs: number[][], finish: string|null, state: string}>}
  */
 export function requestsAt({ history, snapshot }, moment) {
   if (moment === history.length()) return snapshot.requests.map(lastForm);
@@ -83,6 +83,20 @@ function lastForm(one) {
   return { ...one, cached: one.num_cached, outputs: one.outputs.length ? one.outputs : running };
 }
 
+/** The hypotheses of a beam search after each complete step, and its results once it has ended.
+ * @param {ScratchSession} session @param {{name: string, finish: string|null, outputs: number[][]}} one */
+export function beamsAt({ history }, one, moment) {
+  const past = history.steps.slice(0, history.completeAt(moment));
+  const lists = past.map((step) => step.beams[one.name]).filter(Boolean);
+  return one.finish ? [...lists, one.outputs] : lists;
+}
+
+/** The newest token of a request then, with alternatives; undefined without one. */
+export function lastTokenAt({ history }, name, moment) {
+  const past = history.steps.slice(0, history.completeAt(moment));
+  return past.flatMap((step) => step.tokens).findLast((token) => token.request === name && token.logprob !== null);
+}
+
 /** A request is admitted once it holds a page. */
 function pastForm(one, past, ops) {
   const outputs = [];
@@ -95,6 +109,7 @@ function pastForm(one, past, ops) {
   const lastToken = past.findLastIndex((step) => step.tokens.some((token) => token.request === one.name));
   return {
     name: one.name,
+    beam: one.beam,
     prompt: one.prompt,
     cached: isAdmitted ? one.num_cached : null,
     outputs: isFinished ? one.outputs : [...outputs].map((ids) => ids ?? []),

@@ -24,7 +24,7 @@ export function createTimeline({ onMoment, onStep }) {
   const back = button("cache.back", () => move(-1));
   const forward = button("cache.step", () => move(1));
   const play = button("cache.play", () => (line.timer ? stop() : start()));
-  const end = button("cache.end", () => onStep(MANY_STEPS));
+  const end = button("cache.end", () => (line.isIdle ? onMoment(line.history.length()) : onStep(MANY_STEPS)));
   const stop = () => {
     clearTimeout(line.timer);
     line.timer = null;
@@ -36,23 +36,35 @@ export function createTimeline({ onMoment, onStep }) {
   };
   const show = (moment) => {
     line.moment = moment;
-    slider.max = String(line.history.length());
-    slider.value = String(moment);
     replaceContent(words, momentWords(line));
-    slider.setAttribute("aria-valuetext", words.textContent);
+    showPlace(line, slider, words.textContent);
     back.disabled = moment === 0;
-    forward.disabled = play.disabled = isAtLastMoment(line);
-    end.disabled = line.isIdle;
+    for (const control of [forward, play, end]) control.disabled = isAtLastMoment(line);
+  };
+  const clear = () => {
+    stop();
+    line.history = null;
+    for (const control of [slider, back, forward, play, end]) control.disabled = true;
   };
   const row = h("div", { class: "button-row" }, back, forward, play, end);
   const element = h("div", { class: "timeline" }, h("label", { for: slider.id }, t("cache.timeline")), slider, words, row);
   const keys = { n: forward, " ": play };
-  const onKey = (key) => {
-    if (!line.history || !(key in keys) || keys[key].disabled) return false;
-    keys[key].click();
-    return true;
-  };
-  return { element, show, setHistory: (history, isIdle) => Object.assign(line, { history, isIdle }), stop, onKey };
+  const onKey = (key) => line.history !== null && key in keys && pressed(keys[key]);
+  return { element, show, setHistory: (history, isIdle) => Object.assign(line, { history, isIdle }), stop, clear, onKey };
+}
+
+/** Press a button by a key; whether it could be. */
+function pressed(button) {
+  if (button.disabled) return false;
+  button.click();
+  return true;
+}
+
+function showPlace({ history, moment }, slider, words) {
+  slider.disabled = false;
+  slider.max = String(history.length());
+  slider.value = String(moment);
+  slider.setAttribute("aria-valuetext", words);
 }
 
 /** Call `next` every half second until the end, or until it is stopped. */
@@ -79,6 +91,7 @@ async function moveStep(line, direction, onMoment, onStep) {
 /** "step 3 of 12, event 40 of 96: page 5 is allocated for request a" */
 function momentWords(line) {
   const { history, moment } = line;
+  if (!history.length()) return t("cache.moment.none");
   const values = { step: history.stepsAt(moment), steps: history.steps.length, event: moment, events: history.length() };
   const place = t("cache.moment", values);
   const op = history.opAt(moment);

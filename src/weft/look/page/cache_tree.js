@@ -134,7 +134,7 @@ function branchPath(rows, index, x, y) {
 }
 
 /** As many columns as fit: a Chinese character takes two. */
-function clippedText(text, columns) {
+export function clippedText(text, columns) {
   let used = 0;
   let kept = "";
   for (const char of text) {
