@@ -61,7 +61,7 @@ def open_all(page: Page) -> None:
     folded = "document.querySelectorAll('.figure-toggle[aria-expanded=false]')"
     page.evaluate(f"{folded}.forEach((one) => one.click())")
     page.locator(".is-dimmed").first.wait_for(state="detached")
-    page.locator("#kinds .bars").wait_for()
+    page.locator("#kinds .bars").first.wait_for()
 
 
 def line_of(page: Page, panel: str) -> str:

@@ -36,7 +36,7 @@ def test_every_panel_has_the_numbers_of_this_model_and_text(tab, name):
             one = open_walk(tab(server.url), name, text)
             folded = "document.querySelectorAll('.figure-toggle[aria-expanded=false]')"
             one.page.evaluate(f"{folded}.forEach((panel) => panel.click())")
-            one.page.locator("#kinds .bars").wait_for()
+            one.page.locator("#kinds .bars").first.wait_for()
             lines = one.page.evaluate(LINES)
             assert all(lines) and one.page.locator("[data-state=error]").count() == 0
             fields = dict(part.split("=") for part in one.page.url.split("?")[1].split("&"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class TraceServer:
             Route("/server_info", self.server_info),
             Route("/look", self.look, methods=["POST"]),
             Route("/look/{id}/array", self.array),
+            Route("/look/{id}/neighbors", self.neighbors),
             Mount("/", PageApp()),
         ]
         config = uvicorn.Config(
@@ -101,6 +103,13 @@ class TraceServer:
             return JSONResponse({"error": {"message": str(error)}}, 400)
         self.traces[trace.id] = trace
         return JSONResponse(trace.to_json())
+
+    def neighbors(self, request: Request) -> Response:
+        trace = self.traces.get(request.path_params["id"])
+        if trace is None:
+            return JSONResponse({"error": {"message": "gone", "code": "trace_expired"}}, 404)
+        found = trace.neighbors(request.query_params["side"], int(request.query_params["token"]))
+        return JSONResponse({"neighbors": [asdict(one) for one in found]})
 
     def array(self, request: Request) -> Response:
         trace = self.traces.get(request.path_params["id"])

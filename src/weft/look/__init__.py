@@ -14,6 +14,7 @@ part_recorder      the stages of one layer -> what a trace keeps
 sublayer_stages    attention and feed-forward with hooks; scores computed from their input
 taps               hooks on modules during one call
 stored_rows        values that a trace does not keep, computed again
+neighbors          tokens with the most similar embeddings
 next_tokens        logits -> the most likely next tokens
 rankings           heads by the weight of one word on another; attention rollout
 logit_lens         the LM head on the output of each layer
@@ -31,7 +32,7 @@ decode_stream      one request decoded step by step, as a stream of events
 event_stream       server-sent events with ids
 trace_store        the last traces of a server; one is recorded at a time
 assets             the web page as an ASGI application; its files are in page/
-modules            the modules of the page as one script
+modules            the modules of the page as a script for each view
 export             a trace as one HTML file, or as a cell of a notebook
 attention_weights  cross- and self-attention weights of one forward pass
 heatmap            a matrix of weights -> lines of shaded blocks

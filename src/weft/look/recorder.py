@@ -334,7 +334,7 @@ class Recording:
             ablated=tuple(self.ablated),
             detail=self.detail,
             source=StoredRows(
-                self.model, self.passes, self.final, self.tokenizer.target, self.unablated_1TD
+                self.model, self.passes, self.final, self.tokenizer, self.unablated_1TD
             ),
         )
 

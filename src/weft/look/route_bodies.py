@@ -89,6 +89,24 @@ class ArrayResult(BaseModel):
     """Numbers, as lists in lists."""
 
 
+class NeighborResult(BaseModel):
+    """A token near another one."""
+
+    id: int
+    text: str
+    bytes: str
+    cosine: float
+
+
+class NeighborsResult(BaseModel):
+    """The answer of /look/{id}/neighbors."""
+
+    token: int
+    """Id of the token."""
+    neighbors: list[NeighborResult]
+    """Best first."""
+
+
 class PromptBody(BaseModel):
     """A prompt to compare."""
 

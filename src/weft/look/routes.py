@@ -1,4 +1,4 @@
-"""HTTP routes of traces: POST /look, GET /look/{id}/array, POST /look/why.
+"""HTTP routes of traces: POST /look, GET /look/{id}/array and neighbors, POST /look/why.
 
     router = look_router(host)          create_app(service, routers=[router])
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Depends, Query
@@ -35,6 +35,7 @@ from weft.look.prefix_sharing import CachedPrompt, compare_prefixes
 from weft.look.recorder import trace_units
 from weft.look.route_bodies import (
     ArrayResult,
+    NeighborsResult,
     PromptBody,
     SharingBody,
     SharingResult,
@@ -44,9 +45,11 @@ from weft.look.route_bodies import (
 from weft.look.trace import Trace
 from weft.look.trace_data import Array
 from weft.look.trace_input import TextOrIds
-from weft.look.trace_store import QueueFullError, ReplacedError, TraceQueue, TraceStore
+from weft.look.trace_store import QueueFullError, ReplacedError, StoredTrace, TraceQueue, TraceStore
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 2
 BINARY = "application/octet-stream"
@@ -92,15 +95,8 @@ class TraceRoutes:
         self, trace_id: str, name: str, head: int | None, row: int | None, form: str, call: LookCall
     ) -> Response:
         """Values of a stage of a stored trace."""
-        stored = self.store.get(call.key, trace_id)
-        if stored is None:
-            raise self.host.error(
-                404,
-                f"there is no trace '{trace_id[:100]}' any more. POST /look records it again.",
-                param="id",
-                code="trace_expired",
-            )
-        units = array_units(stored.trace, name, head, row)
+        stored = self.find(trace_id, call)
+        units = last_of(stored.trace.array_units(name, head, row))
         if name in stored.trace.arrays:
             values = await asyncio.to_thread(run_units, units)
         else:
@@ -110,6 +106,28 @@ class TraceRoutes:
         data = np.ascontiguousarray(values, dtype="<f4").tobytes()
         shape = ",".join(map(str, values.shape))
         return Response(data, headers={"x-shape": shape, "x-dtype": "float32"}, media_type=BINARY)
+
+    def find(self, trace_id: str, call: LookCall) -> StoredTrace:
+        """A kept trace of the caller; an error 404 if there is none."""
+        stored = self.store.get(call.key, trace_id)
+        if stored is None:
+            raise self.host.error(
+                404,
+                f"there is no trace '{trace_id[:100]}' any more. POST /look records it again.",
+                param="id",
+                code="trace_expired",
+            )
+        return stored
+
+    async def neighbors(self, trace_id: str, side: str, token: int, call: LookCall) -> Response:
+        """The tokens with the most similar embeddings to that of a token of a stored trace."""
+        stored = self.find(trace_id, call)
+        units = last_of(stored.trace.neighbor_units(side, token))
+        found = await call.run(asyncio.wrap_future(stored.model.engine.run_units(units)))
+        token_id = stored.trace.tokens[side][token].id
+        return self.host.json_response(
+            {"token": token_id, "neighbors": [asdict(one) for one in found]}
+        )
 
     def json_array(self, name: str, values: Array) -> Response:
         entry = {"name": name, "shape": list(values.shape), "dtype": "float32"}
@@ -167,6 +185,15 @@ def look_router(host: LookHost) -> APIRouter:
         """Exact float32 values of a stage, of one head or row of it. Headers: X-Shape, X-Dtype."""
         return await routes.array(id, name, head, row, form, call)
 
+    async def neighbors(
+        id: Annotated[str, PathPart(max_length=100)],
+        token: Annotated[int, Query(ge=0)],
+        side: Annotated[str, Query(pattern="^(src|tgt)$")] = "src",
+        call: Any = allowed,
+    ) -> Response:
+        """The tokens of the vocabulary whose embeddings are most similar, by cosine."""
+        return await routes.neighbors(id, side, token, call)
+
     async def why(body: SharingBody, call: Any = allowed) -> Response:
         """Why a prompt did not share the cached prefix of an earlier one."""
         return await routes.why(body, call)
@@ -176,6 +203,7 @@ def look_router(host: LookHost) -> APIRouter:
     }
     add(router, "POST", "/look", trace, TraceResult)
     add(router, "GET", "/look/{id}/array", array, ArrayResult, binary)
+    add(router, "GET", "/look/{id}/neighbors", neighbors, NeighborsResult)
     add(router, "POST", "/look/why", why, SharingResult)
     return router
 
@@ -228,15 +256,13 @@ async def translate(text: TextOrIds, call: LookCall, model: LookModel) -> str:
     return ""
 
 
-def array_units(
-    trace: Trace, name: str, head: int | None, row: int | None
-) -> Generator[None, None, Array]:
-    """`Trace.array_units` with the values as its result."""
-    for values in trace.array_units(name, head, row):
-        if values is not None:
-            return values
+def last_of(units: Iterator[T | None]) -> Generator[None, None, T]:
+    """Units of work whose last value is the result of a generator."""
+    for value in units:
+        if value is not None:
+            return value
         yield
-    raise AssertionError(f"no values for {name}")
+    raise AssertionError("the units ended without a value")
 
 
 def run_units(units: Generator[None, None, Array]) -> Array:

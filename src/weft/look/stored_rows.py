@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import UsageError
+from weft.look.neighbors import Neighbor, neighbor_units
 from weft.look.next_tokens import candidates_of
 from weft.look.part_recorder import KEYED, PAIRED, to_array
 from weft.look.stack_pass import StackPass
@@ -47,7 +48,7 @@ class StoredRows:
     final: Mapping[str, Tensor]
     """Hidden states after the final norm, by stack."""
     tokenizer: Tokenizer
-    """Of the output."""
+    """Of both sides; `target` is that of the output."""
     unablated: Tensor | None = None
     """The last of those without ablation."""
 
@@ -81,7 +82,17 @@ class StoredRows:
         x_ND = x_ND.to(self.final[stack])
         for part_ND in x_ND.split(one.rows_per_unit(head.weight.numel())):
             logits_NV = head(one.stack.norm(part_ND[None]))[0].float()
-            yield candidates_of(logits_NV, self.tokenizer, number)
+            yield candidates_of(logits_NV, self.tokenizer.target, number)
+
+    def neighbors(self, stack: str, token_id: int) -> Iterator[tuple[Neighbor, ...] | None]:
+        """The tokens with the most similar embeddings: None after each unit of work, then they."""
+        is_source = stack == "encoder" and len(self.passes) > 1
+        tokenizer = self.tokenizer if is_source else self.tokenizer.target
+        vocab_size = self.model.config.vocab_size_of("encoder" if is_source else "decoder")
+        one = self.passes[stack]
+        number = torch.tensor(token_id, device=one.batch.ids_BT.device)
+        words = one.stack.embedding.words
+        yield from in_inference_mode(neighbor_units(words, number, vocab_size, tokenizer))
 
     @property
     def nbytes(self) -> int:

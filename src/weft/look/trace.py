@@ -26,6 +26,7 @@ from weft.checkpoint.atomic import write_output
 from weft.core.errors import UsageError, shown
 from weft.look.export import notebook_frame, page_of_trace
 from weft.look.logit_lens import logit_lens
+from weft.look.neighbors import Neighbor
 from weft.look.rankings import HeadSearch, TopKeys, find_heads, top_keys
 from weft.look.trace_data import (
     HEAD_AXES,
@@ -60,6 +61,9 @@ class RowSource(Protocol):
     ) -> Iterator[Sequence[tuple[NextToken, ...]]]:
         """The most likely next tokens after hidden states before the final norm, some rows per
         unit of work."""
+
+    def neighbors(self, stack: str, token_id: int) -> Iterator[tuple[Neighbor, ...] | None]:
+        """The tokens with the most similar embeddings: None after each unit of work, then they."""
 
     @property
     def nbytes(self) -> int:
@@ -172,6 +176,28 @@ class Trace:
     def logit_lens(self, positions: Sequence[int] | None = None) -> LogitLens:
         """The most likely next tokens after each layer (logit_lens.py)."""
         return logit_lens(self, positions)
+
+    def neighbors(self, side: str, i: int) -> tuple[Neighbor, ...]:
+        """The tokens of the vocabulary with the most similar embeddings, by cosine."""
+        for tokens in self.neighbor_units(side, i):
+            if tokens is not None:
+                return tokens
+        raise AssertionError("no neighbors")
+
+    def neighbor_units(self, side: str, i: int) -> Iterator[tuple[Neighbor, ...] | None]:
+        """`neighbors` in units of work: None after each, then the tokens."""
+        tokens = self.tokens.get(side, ())
+        if not 0 <= i < len(tokens):
+            sides = ", ".join(f"{name} has {len(all_)}" for name, all_ in self.tokens.items())
+            raise UsageError(
+                f"token {i} of {shown(side)} does not exist: {sides}. Use one of them."
+            )
+        if self.source is None:
+            raise UsageError(
+                "a trace that was read from a file has no embedding table. Record it again."
+            )
+        stack = next(one for one in self.model.stacks if self.side_of(one) == side)
+        yield from self.source.neighbors(stack, tokens[i].id)
 
     def to_json(self) -> dict[str, Any]:
         """The trace as in docs/look.md."""

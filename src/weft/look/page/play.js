@@ -83,7 +83,7 @@ function fillPlay(place, missingMode) {
   root.dataset.mode = mode;
   const title = h("h1", { class: "play-title" }, t(`play.title.${mode}`));
   replaceContent(root, title, missingMode ? notApplicable(t("play.missing", { mode: t(`play.mode.${missingMode}`) })) : null, parts);
-  context.inspector.setSections(parameterForm(mode, context), modelCard(context), place.code.element);
+  context.inspector.setSections(parameterForm(mode, context), place.code.element, modelCard(context));
   place.chat?.update(context.store.get().turns, place.kept?.run?.element);
   if (place.kept) showKeptAnswer(place, place.kept);
   if (!place.output.children.length && !context.store.get().turns.length) showPlayEmpty(place);

@@ -4,7 +4,7 @@
  * @module walk
  */
 
-import { RequestError, getArray, isAborted, postJson } from "./api.js";
+import { RequestError, getArray, getJson, isAborted, postJson } from "./api.js";
 import { onThemeChange } from "./colors.js";
 import { debounced, h, replaceContent, uniqueId } from "./dom.js";
 import { hasText, t } from "./i18n.js";
@@ -147,14 +147,14 @@ async function postTrace(session, options, more = {}) {
 }
 
 function withReader(session, walkTrace) {
-  walkTrace.readArray = (path) => readArray(session, walkTrace.trace, path);
+  walkTrace.readArray = (path) => readStored(session, walkTrace.trace, path, getArray);
   return walkTrace;
 }
 
-/** An array of the trace; one that the server has dropped makes the page run the text again, once. */
-async function readArray(session, answer, path) {
+/** A part of the trace; one that the server has dropped makes the page run the text again, once. */
+async function readStored(session, answer, path, read) {
   try {
-    return await getArray(path);
+    return await read(path);
   } catch (error) {
     const isExpired = error instanceof RequestError && error.code === "trace_expired";
     if (isExpired && session.trace?.trace === answer && session.expired !== answer) {
@@ -193,6 +193,11 @@ function showTrace(session, trace) {
   const { store } = session.context;
   store.set(frozenSelection(trace, store.get(), {})); // the default, so that the strip and the address have it
   updatePanels(session);
+  const linked = panels.find((panel) => panel.id === store.get().panel); // an address that names a panel
+  if (linked) {
+    linked.open();
+    linked.element.scrollIntoView({ block: "start" });
+  }
 }
 
 function railItem(session, panel) {
@@ -223,6 +228,10 @@ function walkOf(session, trace) {
     rerun: (text, target, ids) => {
       session.form.fill({ text, target });
       submitText(session, ids);
+    },
+    neighbors: (side, token) => {
+      const path = `/look/${encodeURIComponent(trace.trace.id)}/neighbors?${new URLSearchParams({ side, token })}`;
+      return readStored(session, trace.trace, path, getJson);
     },
     ablate: (heads) => postTrace(session, {}, { ablate: heads, target: trace.trace.target ?? undefined }),
   };

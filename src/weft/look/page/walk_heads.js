@@ -36,7 +36,7 @@ export function headsPanel(walk) {
     id: "heads",
     isOpen: true,
     question: () => t("walk.p8.title"),
-    content: [sort.element, grid, finder.element, ablation.element],
+    content: [sort.element, grid, ablation.element, finder.element],
     draw: async (selection, isOpen) => {
       view.heads = await headStatistics(trace, selection);
       if (isOpen) {
@@ -188,7 +188,7 @@ function findings(walk, found, query, key) {
     ? t("walk.p8.mean", { ...mean, rolloutRank: found.rollout.rank + 1, rollout: formatShare(found.rollout.weight) })
     : t("walk.p8.meanOnly", mean);
   const items = found.heads.slice(0, SHOWN_FOUND).map((one) =>
-    h("li", {}, h("button", { type: "button", class: "link", on: { click: () => walk.select({ layer: one.layer, head: one.head, token: query.tokens[0], key: key.tokens[0] }) } }, headLabel(one)), " ", h("span", { class: "number" }, `${formatShare(one.weight)} · ${one.rank + 1}`)),
+    h("li", {}, h("button", { type: "button", class: "link", on: { click: () => walk.select({ layer: one.layer, head: one.head, token: query.tokens[0], key: key.tokens[0] }) } }, headLabel(one)), " ", h("span", { class: "number" }, `${formatShare(one.weight)}, ${t("walk.p8.rank", { n: one.rank + 1 })}`)),
   );
   return [h("p", {}, foreignText(sentence, "span")), h("p", {}, means), h("ol", { class: "found" }, items)];
 }

@@ -19,6 +19,7 @@ import { labelOf } from "./walk_trace.js";
 import { signedText } from "./walk_words.js";
 
 const BYTES = 4;
+const LARGE_MODEL = { heads: 32, size: 128, kvHeads: 8, latent: 512 + 64 };
 const MASK_PIXELS = 160;
 const MASK_TOKENS = 160;
 
@@ -50,8 +51,8 @@ export function kindsPanel(walk) {
       }
       return t("walk.p15.result", { bytes: formatCount(cacheBytes(trace)[0].value), kind: trace.model.attention });
     },
-    picture: () => [parts.mask, parts.memory.querySelector("svg")],
-    table: () => ({ columns: ["", t("walk.p15.memory")], rows: cacheBytes(trace).map((one) => [one.label, formatCount(one.value)]) }),
+    picture: () => [parts.mask, ...parts.memory.querySelectorAll("svg")],
+    table: () => ({ columns: ["", t("walk.p15.memory")], rows: [...cacheBytes(trace), ...largeCacheBytes()].map((one) => [one.label, formatCount(one.value)]) }),
     maths: () => [formula(sup("m", "′"), "=", "max", "(", "m", ",", sub("s", "j"), ")", ",", sup("l", "′"), "=", "l", sup("e", ["m", "−", sup("m", "′")]), "+", sup("e", [sub("s", "j"), "−", sup("m", "′")])), h("p", {}, formula("O", "=", subsup("Σ", "j", ""), sub("a", "j"), sub("v", "j")))],
   });
 }
@@ -114,7 +115,16 @@ function cacheBytes(trace) {
   return rows.map(([label, numbers]) => ({ label, value: numbers * BYTES, text: formatCount(numbers * BYTES) }));
 }
 
+/** The same of a model of about 7 billion parameters; GQA as in Llama 3, MLA as in DeepSeek-V2. */
+function largeCacheBytes() {
+  const { heads, size, kvHeads, latent } = LARGE_MODEL;
+  const rows = [["MHA", 2 * heads * size], [`GQA, ${kvHeads}`, 2 * kvHeads * size], ["MQA", 2 * size], ["MLA", latent]];
+  return rows.map(([label, numbers]) => ({ label, value: numbers * BYTES, text: formatCount(numbers * BYTES) }));
+}
+
+/** Bytes of this model, and of a large one. */
 function memoryBars(trace, width) {
-  const rows = cacheBytes(trace).map((one, i) => ({ ...one, isChosen: i === 0 }));
-  return barsSvg(rows, { width: Math.min(width, 520), labelWidth: 136, name: t("walk.p15.memory") });
+  const own = cacheBytes(trace).map((one, i) => ({ ...one, isChosen: i === 0 }));
+  const picture = (rows, name) => [h("p", { class: "figure-note" }, name), barsSvg(rows, { width: Math.min(width, 520), labelWidth: 136, name })];
+  return [...picture(own, t("walk.p15.memory")), ...picture(largeCacheBytes(), t("walk.p15.large", LARGE_MODEL))];
 }

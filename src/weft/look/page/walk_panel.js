@@ -32,6 +32,7 @@ const TERMS = {
  * @property {(sentence: string) => void} announce
  * @property {(text: string, target: string, ids: number[]) => void} rerun  ids: what the decoder reads
  * @property {(heads: Array<[string, number, number]>) => Promise<import("./walk_trace.js").WalkTrace>} ablate
+ * @property {(side: string, token: number) => Promise<{neighbors: Object[]}>} neighbors  tokens with similar embeddings
  * @property {boolean} hasServer
  */
 

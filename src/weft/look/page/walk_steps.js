@@ -41,10 +41,34 @@ async function partsOfUnits(trace, stack, layer, token, units) {
 
 const stackOf = (selection) => (selection.part === "cross" ? "decoder" : selection.part);
 
+/** The selected experts of a token, what each adds: the size of its output times its weight. */
+async function expertParts(trace, stack, layer, token) {
+  const prefix = `${stack}.${layer}.feedforward`;
+  if (!trace.has(`${prefix}.experts`)) return [];
+  const names = ["experts", "expert_weights", "expert_out"];
+  const [ids, weights, outputs] = await Promise.all(names.map((name) => trace.array(`${prefix}.${name}`, { row: token })));
+  const width = outputs.shape.at(-1);
+  return Array.from(ids.data, (id, rank) => {
+    const size = lengthOf(outputs.data.subarray(rank * width, (rank + 1) * width));
+    return { id, weight: weights.data[rank], size, added: weights.data[rank] * size };
+  });
+}
+
+function expertFigure(experts, width) {
+  const bars = experts.map((one) => ({ label: t("walk.p10.expert", { n: one.id }), value: one.added, text: `${formatShare(one.weight)} × ${signedText(one.size)} = ${signedText(one.added)}` }));
+  const line = t("walk.p10.parts", { n: experts.length });
+  return [h("p", { class: "figure-note" }, line), barsSvg(bars, { width, labelWidth: 96, name: line })];
+}
+
+function unitFigure(units, width) {
+  const bars = units.top.map(({ unit, value }) => ({ label: String(unit), value, text: signedText(value) }));
+  return barsSvg(bars, { width, labelWidth: 64, isSigned: bars.some((bar) => bar.value < 0), name: units.line });
+}
+
 /** Panel 10. @param {import("./walk_panel.js").Walk} walk */
 export function unitsPanel(walk) {
   const box = h("div", {});
-  let rows = [];
+  const view = { rows: [], experts: [] };
   return createPanel(walk, {
     id: "units",
     question: ({ part, token }) => t("walk.p10.title", { token: labelOf(walk.trace.tokensOf(part)[token]) }),
@@ -54,15 +78,22 @@ export function unitsPanel(walk) {
       const units = await strongestUnits(walk.trace, stack, layer, token);
       if (!isOpen) return units.line;
       const parts = await partsOfUnits(walk.trace, stack, layer, token, units.top);
-      rows = units.top.map(({ unit, value }, i) => [unit, value, ...parts[i].map(([, part]) => part)]);
-      const bars = units.top.map(({ unit, value }) => ({ label: String(unit), value, text: signedText(value) }));
-      replaceContent(box, barsSvg(bars, { width: box.clientWidth || 320, labelWidth: 64, isSigned: bars.some((bar) => bar.value < 0), name: units.line }));
+      view.rows = units.top.map(({ unit, value }, i) => [unit, value, ...parts[i].map(([, part]) => part)]);
+      view.experts = await expertParts(walk.trace, stack, layer, token);
+      const width = box.clientWidth || 320;
+      replaceContent(box, units.top.length ? unitFigure(units, width) : null, view.experts.length ? expertFigure(view.experts, width) : null);
       return units.line;
     },
-    picture: () => box.querySelector("svg"),
-    table: () => ({ columns: headersOf("walk.p10.columns").slice(0, rows[0]?.length ?? 2), rows: rows.map(([unit, ...rest]) => [unit, ...rest.map((one) => signedText(one, 4))]) }),
-    maths: () => [formula("hidden", "=", "act", "(", "x", sub("W", "up"), ")"), h("p", { class: "mono" }, shapesOf(walk.trace, `${stackOf(walk.selection())}.${walk.selection().layer}.feedforward`, ["gate", "up", "hidden", "out"]))],
+    picture: () => [...box.querySelectorAll("svg")],
+    table: () => unitTable(view),
+    maths: () => [formula("hidden", "=", "act", "(", "x", sub("W", "up"), ")"), h("p", { class: "mono" }, shapesOf(walk.trace, `${stackOf(walk.selection())}.${walk.selection().layer}.feedforward`, ["gate", "up", "hidden", "experts", "expert_out", "out"]))],
   });
+}
+
+/** The units, or the experts of a layer that has no others. */
+function unitTable({ rows, experts }) {
+  if (!rows.length) return { columns: headersOf("walk.p10.expertColumns"), rows: experts.map((one) => [one.id, formatShare(one.weight, 4), signedText(one.size, 4), signedText(one.added, 4)]) };
+  return { columns: headersOf("walk.p10.columns").slice(0, rows[0].length), rows: rows.map(([unit, ...rest]) => [unit, ...rest.map((one) => signedText(one, 4))]) };
 }
 
 /** "up [7,256] hidden [7,256]": the shapes of some stages. */

@@ -5,7 +5,7 @@
 
 import { foreignText, h, replaceContent } from "./dom.js";
 import { headersOf, t } from "./i18n.js";
-import { formatCount } from "./numbers.js";
+import { formatCount, formatSigned } from "./numbers.js";
 import { bytesOf, hexText } from "./tokens.js";
 import { createPanel } from "./walk_panel.js";
 import { labelOf } from "./walk_trace.js";
@@ -121,17 +121,35 @@ function tokenTable(trace, { part }) {
 export function idsPanel(walk) {
   const { trace } = walk;
   const box = h("div", { class: "table-box", tabindex: "0", role: "group", "aria-label": t("walk.p2.title") });
+  const near = h("div", { class: "neighbors" });
+  const known = new Map();
   return createPanel(walk, {
     id: "ids",
     question: () => t("walk.p2.title"),
-    content: [box],
-    draw: (selection, isOpen) => {
+    content: [box, near],
+    draw: async (selection, isOpen) => {
       const token = trace.tokensOf(selection.part)[selection.token];
-      if (isOpen) replaceContent(box, idTable(walk, selection));
+      if (isOpen) {
+        replaceContent(box, idTable(walk, selection));
+        if (walk.hasServer) replaceContent(near, neighborList(token, await neighborsOf(walk, known, selection)));
+      }
       return t("walk.p2.result", { token: labelOf(token), id: formatCount(token.id), vocab: formatCount(trace.model.vocab) });
     },
     table: () => tokenTable(trace, walk.selection()),
   });
+}
+
+/** The tokens with similar embeddings, asked for once. */
+async function neighborsOf(walk, known, { part, token }) {
+  const side = walk.trace.sideOf(part);
+  const name = `${side}.${token}`;
+  if (!known.has(name)) known.set(name, (await walk.neighbors(side, token)).neighbors);
+  return known.get(name);
+}
+
+function neighborList(token, neighbors) {
+  const rows = neighbors.map((one) => h("li", {}, foreignText(labelOf(one)), " ", h("span", { class: "number" }, formatSigned(one.cosine))));
+  return [h("p", { class: "hint" }, t("walk.p2.neighbors", { token: labelOf(token) })), h("ol", { class: "found" }, rows)];
 }
 
 function idTable(walk, selection) {

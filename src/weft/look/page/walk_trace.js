@@ -68,9 +68,12 @@ export class WalkTrace extends TraceReader {
     return this.inline(`mean(${this.prefixOf(part, layer)}.weights)`);
   }
 
-  /** The exact weights of one query: [key]. */
-  weightsRow({ part, layer, head, token }) {
-    return this.array(`${this.prefixOf(part, layer)}.weights`, { head, row: token });
+  /** The exact weights of one query: [key]. Those of all heads are asked for at once, since the
+   * panel of the heads needs them too. */
+  async weightsRow({ part, layer, head, token }) {
+    const { data, shape } = await this.array(`${this.prefixOf(part, layer)}.weights`, { row: token });
+    const keys = shape[1];
+    return { data: data.subarray(head * keys, (head + 1) * keys), shape: [keys] };
   }
 
   /** The mask of one query as a function of the key; a stage that is missing masks nothing. */
