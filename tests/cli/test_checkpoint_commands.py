@@ -1,8 +1,7 @@
-"""chat, embed and convert on small models of our own: what they print and refuse."""
+"""embed and convert on small models of our own: what they print and refuse."""
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -12,10 +11,8 @@ from transformers import AutoModelForSeq2SeqLM
 
 import weft
 from tests.engine.tiny import tiny_folder
-from weft.checkpoint.weft_folder import TEMPLATE_FILE
 from weft.cli.app import main
 
-TURNS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:"
 MARIAN = {
     "attention": {"num_heads": 4, "bias": True},
     "position": {"kind": "sinusoidal", "layout": "halves"},
@@ -23,53 +20,6 @@ MARIAN = {
     "embedding": {"scale": True},
     "head": {"bias": True},
 }
-
-
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_folder(tmp_path_factory.mktemp("lm") / "model", "decoder")
-
-
-def test_chat_answers_each_line_in_the_template(
-    writer: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-) -> None:
-    folder = tiny_folder(tmp_path / "chat", "decoder")
-    (folder / TEMPLATE_FILE).write_text(TURNS)
-    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\nthe dog\n\nnever read\n"))
-    assert main(["chat", str(folder), "--json", "--max-tokens", "3"]) == 0
-    turns = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [turn["role"] for turn in turns] == ["assistant", "assistant"]
-    prompt = f"u:a cat a:{turns[0]['content']} u:the dog a:"
-    assert turns[1]["content"] == weft.load(folder).generate(prompt, 3, temperature=0.0)
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert main(["chat", str(writer)]) == 2
-    assert "has no chat template" in capsys.readouterr().err
-
-
-def test_a_turn_has_what_was_asked_for_and_says_when_it_was_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    folder = tiny_folder(tmp_path / "chat", "decoder")
-    (folder / TEMPLATE_FILE).write_text(TURNS)
-    asked = ["chat", str(folder), "--max-tokens", "3", "--regex", "[a-c]{9}"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\n"))
-    assert main([*asked, "--json", "--logprobs", "1"]) == 0
-    turn = json.loads(capsys.readouterr().out)
-    assert list(turn) == ["role", "content", "finish_reason", "logprobs"]
-    assert turn["finish_reason"] == "length" and set(turn["content"]) <= set("abc")
-    assert len(turn["logprobs"]) == 3
-    monkeypatch.setattr("sys.stdin", io.StringIO("a cat\n"))
-    assert main(asked) == 0
-    shown = capsys.readouterr()
-    assert (
-        shown.out == turn["content"] + "\n"
-        and "stopped at --max-tokens after 3 tokens" in shown.err
-    )
-    assert main([*asked, "--logprobs", "1"]) == 2
-    assert "only --json prints log-probabilities" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])

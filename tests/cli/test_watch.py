@@ -1,100 +1,31 @@
 """`weft generate --watch` in a real pseudo terminal, and as plain lines."""
 
 import itertools
-import json
-import os
 import re
-import shlex
 import signal
-import sys
-import termios
 import time
 from pathlib import Path
 
-import pexpect
 import pyte
 import pytest
 
+from tests.cli.terminal import Terminal
 from tests.engine.tiny import tiny_folder
 from weft.cli.app import Command, main
 
 COMMANDS = {"generate": Command("weft.cli.generate", "Continue a text.")}
 PROMPT = "\u6211\u5403\u4e86\u82f9\u679c\uff0c\u5b83\u5f88\u751c"
-SCRIPT = """
-import json, sys
-from weft.cli.app import main
-codes = [main(["generate", *words]) for words in json.loads(sys.argv[1])]
-sys.exit(codes[-1])
-"""
-SHELL = "set -m; {}; echo STOPPED; read; fg"
 ENTER = "\x1b[?1049h"
 LEAVE = ("\x1b[?7h", "\x1b[?25h", "\x1b[?1049l")
 
 
-class Terminal:
-    """A process in a pseudo terminal, and the screen that somebody in front of it sees."""
-
-    def __init__(self, columns: int, lines: int, *runs: list[str], has_shell: bool = False) -> None:
-        """`runs`: command lines that one process runs, one after the other. `has_shell`: a shell
-        runs it, and after Ctrl-Z continues it at the next line of input."""
-        words = [sys.executable, "-c", SCRIPT, json.dumps(runs)]
-        if has_shell:
-            words = ["bash", "-c", SHELL.format(shlex.join(words))]
-        self.screen = pyte.Screen(columns, lines)
-        self.stream, self.received = pyte.Stream(self.screen), ""
-        # the size is that of the terminal, not what the variables of its parent say
-        variables = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
-        self.process = pexpect.spawn(
-            words[0],
-            words[1:],
-            dimensions=(lines, columns),
-            encoding="utf-8",
-            timeout=60,
-            env={**variables, "TERM": "xterm", "LC_ALL": "C.UTF-8", "PYTHONWARNINGS": "ignore"},
-        )
-        self.mode = termios.tcgetattr(self.process.child_fd)
-
-    def read(self) -> bool:
-        """Show what has arrived; False: the process has ended."""
-        try:
-            text = self.process.read_nonblocking(1 << 16, 0.05)
-        except pexpect.TIMEOUT:
-            return True
-        except pexpect.EOF:
-            return False
-        self.received += text
-        self.stream.feed(text)
-        return True
-
-    def wait_for(self, pattern: str) -> re.Match[str]:
-        """Until the screen matches; fails after 60 seconds."""
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            match = re.search(pattern, "\n".join(self.screen.display))
-            if match:
-                return match
-            if not self.read():
-                break
-        raise AssertionError(f"no {pattern!r} on\n" + "\n".join(self.screen.display))
+class WatchTerminal(Terminal):
+    """A terminal that shows `weft generate --watch`."""
 
     def wait_for_step(self, least: int) -> None:
         """Until a step is shown that is not before this one; not every step is drawn."""
         while int(self.wait_for(r"step (\d+)")[1]) < least:
             self.read()
-
-    def wait(self) -> int:
-        """Until the process has ended; its exit code."""
-        while self.read():
-            pass
-        self.mode_at_end = termios.tcgetattr(self.process.child_fd)
-        self.process.close()
-        code = self.process.exitstatus
-        return code if code is not None else -self.process.signalstatus
-
-    def resize(self, columns: int, lines: int) -> None:
-        self.process.setwinsize(lines, columns)
-        self.screen.resize(lines, columns)
-        self.screen.reset()
 
     def is_aligned_to(self, columns: int) -> bool:
         """Whether the last line ends in the last column."""
@@ -113,7 +44,7 @@ def folder(tmp_path_factory) -> Path:
 
 def arguments(folder: Path, *more: str) -> list[str]:
     endless = ["--max-tokens", "8000", "--regex", "[a-z \u82f9\u679c]{3000}", "--temperature", "1"]
-    return [str(folder), PROMPT * 12, "--watch", *endless, *more]
+    return ["generate", str(folder), PROMPT * 12, "--watch", *endless, *more]
 
 
 def columns_of(screen: pyte.Screen, text: str) -> set[int]:
@@ -128,7 +59,7 @@ def cells_of(screen: pyte.Screen, line: int, start: int, stop: int) -> str:
 
 def test_keys_pause_step_and_quit_and_ctrl_c_ends_it_all(folder):
     """In one process, as most of the time is spent on its imports."""
-    terminal = Terminal(80, 24, arguments(folder, "--n", "2"), arguments(folder))
+    terminal = WatchTerminal(80, 24, arguments(folder, "--n", "2"), arguments(folder))
     terminal.wait_for("tree   root")
     terminal.process.send(" ")
     step = int(terminal.wait_for(r"step (\d+)[^$]*paused  q quit  space continue")[1])
@@ -167,7 +98,7 @@ def check_aligned(screen: pyte.Screen) -> None:
 
 @pytest.mark.slow
 def test_a_terminated_view_restores_the_terminal(folder):
-    terminal = Terminal(60, 20, arguments(folder))
+    terminal = WatchTerminal(60, 20, arguments(folder))
     terminal.wait_for("tree   root")
     terminal.process.kill(signal.SIGTERM)
     assert terminal.wait() == 128 + signal.SIGTERM
@@ -177,7 +108,7 @@ def test_a_terminated_view_restores_the_terminal(folder):
 @pytest.mark.slow
 def test_a_stopped_view_restores_the_terminal_and_continues_in_another_size(folder):
     """With a shell as its parent: who has none that could continue it is not stopped."""
-    terminal = Terminal(80, 24, arguments(folder), has_shell=True)
+    terminal = WatchTerminal(80, 24, arguments(folder), has_shell=True)
     terminal.wait_for("tree   root")
     terminal.process.sendcontrol("z")
     terminal.wait_for("STOPPED")

@@ -23,6 +23,13 @@ tokenize            weft tokenize
 train               weft train
 translate           weft translate
 options             options that several commands share, and how their values are read
+chat_session        the turns of a chat, what of them the model reads, and its answers
+chat_terminal       a chat in a terminal: prompt, history, commands, a full context
+chat_commands       /system, /retry, /undo, /set, /tokens, /help, /exit
+chat_printer        answers on stdout, their numbers on stderr
+chat_keyboard       Ctrl-C and typed keys while an answer is generated
+chat_history        typed messages, kept for the next chat
+line_wrapper        line breaks between words in streamed text
 option_groups       one parameter that stands for several options
 threads_option      --threads of every command
 generation_options  sampling options, derived from SamplingParams

@@ -35,31 +35,39 @@ Encode = Callable[[str], list[int]]
 """A prompt -> its ids."""
 
 
+Prompt = Annotated[
+    str | None, typer.Argument(metavar="[PROMPT]", help="Text to continue; none or -: stdin.")
+]
+Prompts = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="One prompt per line; -: stdin. Output is in order."),
+]
+Template = Annotated[
+    bool, typer.Option("--template", help="Each prompt is a message in the chat template.")
+]
+Number = Annotated[int, typer.Option("--n", min=1, max=256, help="Completions per prompt.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Show tokens, page pool and prefix tree, step by step.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="One object per completion: text, tokens, usage, ...")
+]
+
+
 @with_groups
 def command(
     model: Model,
-    prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="Text to continue; none or -: stdin.")
-    ] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="One prompt per line; -: stdin. Output is in order."),
-    ] = None,
-    template: Annotated[
-        bool, typer.Option("--template", help="Each prompt is a message in the chat template.")
-    ] = False,
+    prompt: Prompt = None,
+    prompts: Prompts = None,
+    template: Template = False,
     max_tokens: MaxTokens = None,
-    n: Annotated[int, typer.Option("--n", min=1, max=256, help="Completions per prompt.")] = 1,
+    n: Number = 1,
     *,
     generation: GenerationOptionGroup,
     keep: Keep = None,
     device: Device = "auto",
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show tokens, page pool and prefix tree, step by step.")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="One object per completion: text, tokens, usage, ...")
-    ] = False,
+    watch: Watch = False,
+    json: Json = False,
 ) -> None:
     """Continue a text; it is printed as it is generated.
 

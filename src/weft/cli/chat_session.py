@@ -1,0 +1,238 @@
+"""A conversation with a model: its turns, what of them the model reads, and its answers.
+
+    session = ChatSession(loaded, options, system="Answer in one word.")
+    answer = session.ask("What is the capital of France?", show=print)
+    session.draw_seed()
+    session.retry(show=print)             another answer
+    session.undo()                        removes the last turn
+
+Nothing here knows a terminal. An answer that Ctrl-C stops stays part of the conversation as far as
+it came; without a single token, the conversation is as it was before.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weft.core.config import parse_override
+from weft.core.errors import UsageError
+from weft.core.registry import pick
+from weft.engine.client import Completion
+from weft.engine.loaded_model import LoadedModel
+from weft.engine.request import RequestOutput
+from weft.engine.request_builder import GenerationOptions
+from weft.engine.request_iterator import RequestIterator
+from weft.engine.scheduling.admission import longest_sequence
+from weft.sampling.params import SamplingParams
+
+DEFAULT_MAX_TOKENS = 1024
+"""Of an answer; more than for other texts, as an answer ends by itself."""
+MAX_SEED = 2**31
+
+Show = Callable[[str], None]
+"""Called with each piece of an answer."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its answer."""
+
+    question: str
+    answer: str
+
+
+@dataclass
+class Answer:
+    """An answer, and what the status line says about it."""
+
+    num_prompt: int
+    limit: int
+    """Tokens that it may have."""
+    is_limit_of_context: bool
+    completion: Completion = field(default_factory=Completion)
+    num_cached: int = 0
+    """Tokens of the prompt that were in the prefix cache."""
+    began_at: float = 0.0
+    first_at: float = 0.0
+    ended_at: float = 0.0
+    is_stopped: bool = False
+    """By Ctrl-C."""
+
+    @property
+    def text(self) -> str:
+        return self.completion.text
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.completion.tokens)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended because it had as many tokens as it may have."""
+        finish = self.completion.finish
+        return finish is not None and finish.reason == "length"
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Speed after the first step, which reads the prompt; None for an answer of one step."""
+        seconds = self.ended_at - self.first_at
+        return (self.num_tokens - 1) / seconds if self.num_tokens > 1 and seconds > 0 else None
+
+    def add(self, output: RequestOutput) -> None:
+        self.ended_at = time.monotonic()
+        self.first_at = self.first_at or self.ended_at
+        self.completion.add(output)
+
+
+@dataclass(frozen=True)
+class ContextUse:
+    """How many tokens the next prompt has, of those that the model can read and write."""
+
+    num_prompt: int
+    limit: int
+    needed: int
+    """Tokens that an answer should have room for."""
+
+    @property
+    def room(self) -> int:
+        """Tokens that are left for the answer."""
+        return max(0, self.limit - self.num_prompt)
+
+    @property
+    def is_enough(self) -> bool:
+        return self.room >= self.needed
+
+
+class ChatSession:
+    """One conversation."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        options: GenerationOptions,
+        system: str | None = None,
+        stoppable: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """`stoppable`: entered while an answer is generated, when Ctrl-C may stop it."""
+        self.loaded, self.options, self.system, self.stoppable = loaded, options, system, stoppable
+        self.turns: list[Turn] = []
+        """The whole conversation, with turns that the model does not read any more."""
+        self.num_dropped = 0
+        """Oldest turns that the model does not read."""
+        scheduler = loaded.client.engine.scheduler
+        self.limit = longest_sequence(scheduler.config, scheduler.kv_cache)
+        """Tokens of a conversation that model and KV cache have room for."""
+
+    @property
+    def max_tokens(self) -> int:
+        return self.options.max_tokens or DEFAULT_MAX_TOKENS
+
+    def messages(
+        self, turns: Sequence[Turn], num_dropped: int, question: str | None = None
+    ) -> list[dict[str, str]]:
+        """What the model reads: system message, turns that are not dropped, question."""
+        messages = [] if self.system is None else [{"role": "system", "content": self.system}]
+        for turn in turns[num_dropped:]:
+            messages.append({"role": "user", "content": turn.question})
+            messages.append({"role": "assistant", "content": turn.answer})
+        return messages if question is None else [*messages, {"role": "user", "content": question}]
+
+    def context(self, question: str | None, num_dropped: int | None = None) -> ContextUse:
+        """The use of the context, if a question is asked, with so many turns dropped."""
+        dropped = self.num_dropped if num_dropped is None else num_dropped
+        ids = self.loaded.chat_ids(self.messages(self.turns, dropped, question))
+        return ContextUse(len(ids), self.limit, min(self.max_tokens, self.limit // 4))
+
+    def num_to_drop(self, question: str) -> int | None:
+        """How many more of the oldest turns must be dropped so that an answer has enough room: so
+        many that half of the context is free, if possible. None: dropping all is not enough."""
+        fewest = None
+        for number in range(1, len(self.turns) - self.num_dropped + 1):
+            use = self.context(question, self.num_dropped + number)
+            if use.is_enough:
+                fewest = fewest or number
+                if use.room >= self.limit // 2:
+                    return number
+        return fewest
+
+    def drop(self, number: int) -> None:
+        """Let the model read so many fewer of the oldest turns."""
+        self.num_dropped += number
+
+    def ask(self, question: str, show: Show) -> Answer:
+        """The answer to a question, which becomes a turn."""
+        answer = self.generate(self.turns, question, show)
+        if answer.text or not answer.is_stopped:
+            self.turns.append(Turn(question, answer.text))
+        return answer
+
+    def retry(self, show: Show) -> Answer:
+        """Another answer to the last question."""
+        question = self.turns[-1].question
+        answer = self.generate(self.turns[:-1], question, show)
+        if answer.text or not answer.is_stopped:
+            self.turns[-1] = Turn(question, answer.text)
+        return answer
+
+    def draw_seed(self) -> int:
+        """Choose a new random seed and return it."""
+        self.set_sampling(seed=secrets.randbelow(MAX_SEED))
+        return self.options.sampling.seed
+
+    def undo(self) -> Turn:
+        """Remove the last turn and return it."""
+        if not self.turns:
+            raise UsageError("there is no turn to undo: the conversation is empty.")
+        turn = self.turns.pop()
+        self.num_dropped = min(self.num_dropped, len(self.turns))
+        return turn
+
+    def generate(self, turns: Sequence[Turn], question: str, show: Show) -> Answer:
+        """Generate an answer until its end, its maximum length, or Ctrl-C."""
+        ids = self.loaded.chat_ids(self.messages(turns, self.num_dropped, question))
+        room = self.limit - len(ids)
+        if room < 1:
+            raise UsageError(
+                f"the conversation has {len(ids)} tokens with this message, but the context has "
+                f"{self.limit}, answer included. Shorten the message, or start a new conversation."
+            )
+        limit = min(self.max_tokens, room)
+        answer = Answer(len(ids), limit, room <= self.max_tokens, began_at=time.monotonic())
+        try:
+            with self.stoppable(), self.stream(ids, limit) as outputs:
+                for output in outputs:
+                    answer.num_cached = next(iter(outputs.times.values())).num_cached
+                    answer.add(output)
+                    show(output.text)
+        except KeyboardInterrupt:
+            answer.is_stopped = True
+        return answer
+
+    def stream(self, ids: Sequence[int], limit: int) -> RequestIterator[RequestOutput]:
+        return self.loaded.stream(ids, replace(self.options, max_tokens=limit))
+
+    def set(self, name: str, text: str) -> None:
+        """Change a sampling parameter or max_tokens from now on; a WeftError for a wrong value."""
+        pick(self.settings(), name, "setting of a chat")
+        value = parse_override(f"{name}={text}")[1]
+        if name != "max_tokens":
+            self.set_sampling(**{name: value})
+        elif type(value) is not int or value < 1:
+            raise UsageError(f"max_tokens is {text!r}: it must be a number above 0.")
+        else:
+            self.options = replace(self.options, max_tokens=value)
+
+    def set_sampling(self, **values: Any) -> None:
+        sampling = SamplingParams.from_dict({**self.options.sampling.to_dict(), **values})
+        self.options = replace(self.options, sampling=sampling)
+
+    def settings(self) -> dict[str, Any]:
+        """What `set` can change, with the values in effect."""
+        fields, sampling = SamplingParams.model_fields.items(), self.options.sampling
+        names = [name for name, one in fields if one.annotation in (int, float)]
+        return {name: getattr(sampling, name) for name in names} | {"max_tokens": self.max_tokens}
