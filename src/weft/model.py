@@ -28,8 +28,6 @@ UNIT_MS, WHOLE_PASS_MS = 10.0, 1000.0
 class Model(LoadedModel):
     """A loaded model, with `look`."""
 
-    name: str = ""
-
     def look(
         self,
         text: TextOrIds,

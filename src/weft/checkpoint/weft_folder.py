@@ -55,6 +55,7 @@ from weft.core.config import read_settings, read_text
 from weft.core.errors import DataError, shown
 from weft.models.build import AnyModel, empty_model
 from weft.models.config import ModelConfig
+from weft.models.cost import cost_of
 from weft.nn.packed_modules import check_not_packed
 from weft.text.tokenizer import Tokenizer
 
@@ -80,6 +81,22 @@ class Checkpoint:
     """Inputs to try it out with."""
     card: str | None = None
     """README.md for people; None: a README.md in the folder stays as it is."""
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.summary()})"
+
+    def summary(self) -> str:
+        """Kind, family, size and length, in one line."""
+        config = self.model.config
+        parts = [
+            f"{config.kind}, {self.family}" if self.family else config.kind,
+            f"{cost_of(config).parameters:,} parameters",
+            f"{config.num_layers} layers",
+            f"width {config.width}",
+            f"vocabulary {config.vocab_size:,}",
+            f"max_len {config.max_len:,}",
+        ]
+        return ", ".join(parts)
 
 
 def save_folder(path: Path, checkpoint: Checkpoint) -> None:

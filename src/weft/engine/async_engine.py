@@ -105,6 +105,9 @@ class AsyncEngine:
         if is_threaded:
             self.engine_thread.add(self)
 
+    def __repr__(self) -> str:
+        return f"AsyncEngine({self.engine!r}{', closed' * self.is_closed})"
+
     @property
     def thread(self) -> threading.Thread | None:
         """The thread that steps the engine; None before its first use."""

@@ -124,6 +124,9 @@ class EngineClient:
         self.output_queues: dict[str, OutputQueue] = {}
         """By request, until it is aborted or its last output was read."""
 
+    def __repr__(self) -> str:
+        return f"EngineClient({self.async_engine!r})"
+
     def submit(self, request: GenerationRequest) -> str:
         """Submit a request and return its id; then read it with `stream`, or `abort` it."""
         return self.open_iterator(self.engine.prepare, [request]).release()[0]

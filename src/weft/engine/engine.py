@@ -103,6 +103,16 @@ class Engine:
         self.beams, self.finished = self.state.beams, self.state.finished
         self.events, self.interrupts = EventQueue(), DeferredInterrupts()
 
+    def __repr__(self) -> str:
+        pool, state = self.kv_cache.pool, self.scheduler.state
+        cached = pool.num_evictable
+        used = pool.num_pages - 1 - pool.num_free - cached
+        return (
+            f"Engine({self.model.config.kind}, {state.num_running} running, "
+            f"{self.scheduler.num_waiting} waiting, {used:,} pages in use, {cached:,} cached, "
+            f"{pool.num_free:,} free)"
+        )
+
     @property
     def is_idle(self) -> bool:
         """No request is active, and all outputs were returned."""

@@ -89,6 +89,10 @@ class EngineThread:
         OPEN.add(self)
         weakref.finalize(self, self.wakeups.put, None).atexit = False
 
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "not started" if self.thread is None else "running"
+        return f"EngineThread({len(self.members)} engines, {state})"
+
     def add(self, engine: SteppedEngine) -> None:
         """Step an engine from now on, until it is closed, fails or is dropped."""
         with self.lock:

@@ -30,7 +30,7 @@ from weft.checkpoint.description import describe
 from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.pulled_models import resolve
 from weft.checkpoint.weft_folder import Checkpoint
-from weft.core.device import choose_device, choose_dtype, device_of
+from weft.core.device import choose_device, choose_dtype, device_of, dtype_of
 from weft.core.errors import DataError, UsageError
 from weft.engine.async_engine import AsyncEngine
 from weft.engine.beam_search import BeamConfig
@@ -175,6 +175,9 @@ def check_is_list(texts: Sequence[str], name: str = "texts") -> None:
 class LoadedModel:
     """A model in eval mode with its tokenizer."""
 
+    name: str = ""
+    """Of the file or folder, if it is known."""
+
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -192,6 +195,12 @@ class LoadedModel:
         self.task, self.scores = checkpoint.task, checkpoint.scores
         self.request_builder = RequestBuilder(checkpoint, self.engine_config)
         warn_ids_beyond_model(checkpoint)
+
+    def __repr__(self) -> str:
+        number_format = str(dtype_of(self.model)).removeprefix("torch.")
+        name = f"{self.name!r}, " if self.name else ""
+        summary = self.checkpoint.summary()
+        return f"{type(self).__name__}({name}{summary}, {number_format} on {self.device})"
 
     @property
     def kind(self) -> str:

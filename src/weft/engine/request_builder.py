@@ -118,6 +118,9 @@ class RequestBuilder:
         self.template_source = checkpoint.chat_template
         self.limits = engine.scheduler(self.config)
 
+    def __repr__(self) -> str:
+        return f"RequestBuilder({self.config.kind}, max_len {self.limits.max_len:,})"
+
     @property
     def ends(self) -> frozenset[int]:
         """Ids of the end tokens of a decoder, without those that the model does not have."""

@@ -43,6 +43,9 @@ class RequestIterator(Iterator[T]):
         """Times and cached tokens by request, from before its first output."""
         self.results: Iterator[T] = iter(()) if results is None else results
 
+    def __repr__(self) -> str:
+        return f"RequestIterator({', '.join(self.ids) or 'no requests'})"
+
     def __iter__(self) -> RequestIterator[T]:
         return self
 

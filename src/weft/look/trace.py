@@ -99,6 +99,13 @@ class Trace:
     """If it is cheap; else `logit_lens` computes it."""
     source: RowSource | None = field(default=None, compare=False, repr=False)
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(tokens)} {side} tokens" for side, tokens in self.tokens.items())
+        return (
+            f"Trace({self.model.name or self.model.kind!r}, {sizes}, {len(self.stages)} stages, "
+            f"{len(self.arrays)} arrays)"
+        )
+
     def stage(self, name: str) -> Stage:
         """The stage of a name; a UsageError that names the nearest if there is none."""
         for stage in self.stages:

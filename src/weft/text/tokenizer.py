@@ -64,6 +64,12 @@ class Tokenizer:
         backend.no_padding()
         backend.encode_special_tokens = True
 
+    def __repr__(self) -> str:
+        kind = type(self.backend.model).__name__
+        target = "" if self.target is self else f", target={self.target!r}"
+        length = f", max_len {self.max_len:,}" if self.max_len else ""
+        return f"Tokenizer({kind}, {self.vocab_size:,} tokens{length}{target})"
+
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Any, ...]]:
         """Copies in other processes have their own counts."""
         target = None if self.target is self else self.target
