@@ -50,3 +50,13 @@ def test_status_and_progress_are_not_printed_to_stdout(capsys):
     with progress("work", total=2) as step:
         step(1)
     assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_a_long_cell_is_continued_on_the_next_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    signature = "nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0"
+    print_table(["score", "value", "another value"], [["signature", signature, signature]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60 and "\u2026" not in "".join(lines)
+    shown = "".join(line.split()[-1] for line in lines if line.strip())
+    assert shown.endswith(signature.replace(" ", ""))

@@ -92,7 +92,7 @@ def bad(folder: Path) -> dict[str, tuple[list[object], int, str]]:
         "empty": (["--text", empty, *out], 1, "empty"),
         "not utf-8": (["--text", broken, *out], 1, "broken, line 2"),
         "missing": (["--text", folder / "no-such", *out], 1, "no-such: there is no such file"),
-        "nothing": ([*out], 2, "none of pairs, tsv and text given"),
+        "nothing": ([*out], 2, "holds no run to resume, and no files are given"),
         "both": (
             ["--pairs", source, target, "--text", source, *out],
             2,
@@ -197,3 +197,34 @@ def test_without_a_recipe_the_corpus_decides_and_settings_win(tmp_path: Path) ->
     assert recipe["train"]["valid_share"] == 0.05 and "valid" in json.loads(
         (tmp_path / "model" / "scores.json").read_text()
     )
+
+
+def test_check_says_what_would_be_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = list(map(str, write_pairs(tmp_path)))
+    assert main(["train", "--pairs", *files, "--check"]) == 0
+    assert (
+        "would train: width 128, 3 layers, bpe vocabulary of up to 2,000, 2,048 tokens a step; a "
+        "probe of 10 s will plan the steps for at most about 60 minutes\n"
+    ) in capsys.readouterr().err
+    assert main(["train", "--pairs", *files, "--check", "--time", "10m"]) == 0
+    error = capsys.readouterr().err
+    assert "1,024 tokens a step" in error and "plan the steps for 10 minutes" in error
+    assert main(["train", "tiny", "--pairs", *files, "--check", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["recipe"]["train"]["steps"] > 0
+
+
+def test_a_folder_that_is_no_run_and_one_that_is_no_recipe_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'run'} holds no run to resume, and no files are given" in error
+    assert main(["train"]) == 2
+    assert "no files are given: a run needs --pairs SRC TGT" in capsys.readouterr().err
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    assert main(["train", str(tmp_path / "run")]) == 2
+    assert f"not a recipe. `weft train --out {tmp_path / 'run'}` resumes" in capsys.readouterr().err

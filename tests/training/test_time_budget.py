@@ -18,6 +18,7 @@ from weft.training.data.files import TrainingFiles
 from weft.training.default_recipe import (
     CorpusSize,
     default_recipe,
+    describe_changes,
     dropout_for,
     fit_to_time,
     tune_default,
@@ -145,6 +146,9 @@ def test_a_recipe_is_fitted_to_the_time_in_all_its_lengths() -> None:
     assert planned.rdrop_from == pytest.approx(3400 * scale, abs=1)
     assert planned.save_every * 20 < planned.steps and planned.evaluate_every < planned.steps
     assert not list(planned.contradictions())
+    changes = describe_changes(long, fit_to_time(long, probe(1.0)))
+    assert f"train.steps = {planned.steps}, " in changes
+    assert "train.schedule.warmup = " in changes and "model" not in changes
 
 
 def test_the_default_recipe_follows_the_corpus_and_the_settings_win() -> None:

@@ -47,7 +47,8 @@ def print_table(
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(columns):
         numbers = all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(Text(name), justify="right" if numbers else "left")
+        # a signature or a path is of no use without its end: it is continued on the next line
+        table.add_column(Text(name), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(format_cell(cell)) for cell in row))
     is_wide = sys.stdout.isatty() or "COLUMNS" in os.environ

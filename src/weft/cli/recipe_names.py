@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.core.errors import DataError
+from weft.checkpoint.folder_files import RUN_FILE
+from weft.core.errors import DataError, UsageError
 from weft.core.registry import nearest
 
 
@@ -32,6 +33,10 @@ def packaged_recipe(name: str) -> Path | None:
 def find_recipe(name: str | Path) -> Path:
     """A recipe file, or the packaged recipe of that name."""
     path = Path(name)
+    if (path / RUN_FILE).is_file():
+        raise UsageError(
+            f"{path} is the folder of a run, not a recipe. `weft train --out {path}` resumes it."
+        )
     if path.exists():
         return path
     packaged = packaged_recipe(str(name))

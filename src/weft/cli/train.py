@@ -130,7 +130,8 @@ def command(
     given = choose_data(pairs, tsv, columns, text, objective, valid)
     settings, files, tuning = choose_run(recipe, given, languages, overrides, out)
     if check:
-        check_data(settings, files, json)
+        is_planned = tuning is not None or settings.train.minutes is not None
+        check_data(settings, files, is_planned, json)
         return
     if out is None:
         raise UsageError("--out is missing: name the folder of the run, such as --out runs/en-de.")
@@ -150,7 +151,12 @@ def choose_run(
 ) -> tuple[Recipe, TrainingFiles, Tuning | None]:
     """Recipe and files of a run, and how it is planned if both follow from the files."""
     if recipe is None and not is_run(out):
-        files = choose_files(given or empty_data(), None, False, languages, out)
+        if given is None:
+            where = f"{out} holds no run to resume, and no" if out else "no"
+            raise UsageError(
+                f"{where} files are given: a run needs --pairs SRC TGT, --tsv FILE or --text FILE."
+            )
+        files = choose_files(given, None, False, languages, out)
         settings, tuning = recipe_of_corpus(files, overrides)
         return settings, files, tuning
     settings = read_recipe(recipe, overrides, out)
@@ -202,9 +208,11 @@ def print_scores(scores: dict[str, Any], out: Path, is_json: bool) -> None:
         status(f"{out}: {describe_delivery(scores['delivered'])}")
 
 
-def check_data(settings: Recipe, files: TrainingFiles, is_json: bool) -> None:
-    """Print the data report; a DataError if too many pairs would be skipped."""
+def check_data(settings: Recipe, files: TrainingFiles, is_planned: bool, is_json: bool) -> None:
+    """Print the data report and what would be trained; a DataError if too many pairs would be
+    skipped."""
     from weft.training.data.inspection import inspect_files
+    from weft.training.default_recipe import describe_choice
 
     with progress("inspecting the files") as step:
         lines = 0
@@ -217,9 +225,11 @@ def check_data(settings: Recipe, files: TrainingFiles, is_json: bool) -> None:
         report = inspect_files(files, count)
     warnings = [*report.warnings(), *settings.contradictions()]
     if is_json:
-        print_json({**report.to_dict(), "warnings": warnings})
+        recipe = settings.to_dict()
+        print_json({**report.to_dict(), "warnings": warnings, "recipe": recipe})
     else:
         print_table(["", report.unit], list(report.to_dict().items()))
+        status(f"would train: {describe_choice(settings, is_planned)}")
     for warning in warnings:
         status(f"warning: {warning}.")
     report.check(settings.train.skip_limit)

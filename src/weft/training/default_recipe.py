@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.training.data.files import TrainingFiles
-from weft.training.probe import ProbeResult
+from weft.training.probe import PROBE_SECONDS, ProbeResult
 from weft.training.recipe import Recipe
 from weft.training.time_budget import TARGET
 
@@ -164,9 +164,23 @@ def describe_plan(recipe: Recipe, probe: ProbeResult) -> list[str]:
     ]
 
 
-def changed_values(before: Recipe, after: Recipe) -> Mapping[str, Any]:
-    """The settings that a plan has changed, by name."""
-    return dict(differing(before.to_dict(), after.to_dict()))
+def describe_choice(recipe: Recipe, is_planned: bool) -> str:
+    """What will be trained, as far as it is known before the files are encoded."""
+    model, train, tokenizer = recipe.model, recipe.train, recipe.tokenizer
+    length = f"{train.steps:,} steps"
+    if is_planned:
+        limit = f"{train.minutes:g}" if train.minutes else f"at most about {DEFAULT_MINUTES:g}"
+        length = f"a probe of {PROBE_SECONDS:g} s will plan the steps for {limit} minutes"
+    return (
+        f"width {model.width}, {model.num_layers} layers, {tokenizer.kind} vocabulary of up to "
+        f"{tokenizer.vocab_size:,}, {train.batch_tokens:,} tokens a step; {length}"
+    )
+
+
+def describe_changes(before: Recipe, after: Recipe) -> str:
+    """'train.steps = 573, train.save_every = 14': the settings that a plan has changed."""
+    changes = differing(before.to_dict(), after.to_dict())
+    return ", ".join(f"{name} = {value}" for name, value in changes)
 
 
 def differing(before: Any, after: Any, prefix: str = "") -> list[tuple[str, Any]]:

@@ -25,7 +25,7 @@ from weft.checkpoint.run_files import (
 )
 from weft.core.errors import UsageError
 from weft.training.data.files import TrainingFiles
-from weft.training.default_recipe import describe_plan, fit_to_time
+from weft.training.default_recipe import describe_changes, describe_plan, fit_to_time
 from weft.training.loop import Data, Trainer
 from weft.training.observer import RunObserver
 from weft.training.probe import PROBE_SECONDS, ProbeResult, run_probe
@@ -96,6 +96,7 @@ def plan_run(
     write_recipe(out, planned, [])
     for line in describe_plan(planned, probe):
         observer.report(line)
+    observer.report(f"changed for this plan: {describe_changes(recipe, planned)}")
     return planned
 
 
