@@ -4,7 +4,8 @@
     Q4_1       126,992,384        stay quantized where the native kernels can multiply by them
     F32         61,632            the same
 
-Without torch, as `weft info` needs it. Pickled weights, also those of fairseq, have no formats here.
+Without torch, as `weft info` needs it. Pickled weights, also those of fairseq, have no formats
+here.
 """
 
 from __future__ import annotations

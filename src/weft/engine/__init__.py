@@ -9,6 +9,7 @@ Modules in the order in which a request passes through them:
     config          EngineConfig and SchedulerConfig
     memory_budget   weights, KV cache and workspace, compared with the available memory
     async_engine    an engine for threads and event loops, which submit and receive
+    output_stream   what an event loop receives of it
     engine_thread   one thread that steps any number of engines
     background_units    long computations in units of some milliseconds, between two steps
     turns           equal shares of its time

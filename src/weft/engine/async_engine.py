@@ -42,6 +42,7 @@ from weft.engine.background_units import Units, run_all
 from weft.engine.engine import Engine
 from weft.engine.engine_state import PreparedRequest
 from weft.engine.engine_thread import CLOSE_SECONDS, EngineThread
+from weft.engine.output_stream import LoopDelivery, OutputStream
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.scheduling.sequence import RequestTimes
 
@@ -179,7 +180,7 @@ class AsyncEngine:
             one if isinstance(one, PreparedRequest) else self.engine.prepare(one)
             for one in requests
         ]
-        stream = OutputStream(self, {one.id: one.num_samples for one in prepared})
+        stream = OutputStream(self.abort, {one.id: one.num_samples for one in prepared})
         receive: Receiver = partial(delivery.add, weakref.ref(stream))
         if convert is not None:
             receive = partial(receive_converted, convert, receive)
@@ -393,117 +394,3 @@ def run_into(owner: AsyncEngine, future: Future[T], function: Callable[[Engine],
         future.set_result(function(owner.engine))
     except BaseException as error:
         future.set_exception(error)
-
-
-class LoopDelivery:
-    """Outputs of one step for the streams of one event loop, delivered with one wakeup."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = weakref.ref(loop)
-        self.pending: list[tuple[weakref.ref[OutputStream], RequestOutput]] = []
-
-    def add(self, stream: weakref.ref[OutputStream], output: RequestOutput) -> None:
-        """Engine thread: queue an output."""
-        self.pending.append((stream, output))
-
-    def flush(self) -> None:
-        """Engine thread: let the event loop distribute what is queued."""
-        loop = self.loop()
-        if not self.pending or loop is None:
-            return
-        pending, self.pending = self.pending, []
-        try:
-            loop.call_soon_threadsafe(distribute, pending)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            log.debug("outputs=%d state=dropped reason='event loop closed'", len(pending))
-
-
-def distribute(pending: list[tuple[weakref.ref[OutputStream], RequestOutput]]) -> None:
-    """Event loop: put outputs into their streams and wake up those that wait."""
-    for ref, output in pending:
-        stream = ref()
-        if stream is not None:
-            stream.put(output)
-
-
-class OutputStream:
-    """The outputs of some requests for one coroutine: an asynchronous iterator."""
-
-    def __init__(self, engine: AsyncEngine, num_left: dict[str, int]) -> None:
-        self.engine, self.num_left = engine, num_left
-        """`num_left`: by request, samples whose last output has not been read."""
-        self.ids = list(num_left)
-        self.num_running = dict(num_left)
-        """By request, samples whose last output has not arrived."""
-        self.when_ended: Callable[[], None] | None = None
-        """Called once in the event loop, when the engine is done with all requests, whether or not
-        the outputs have been read."""
-        self.outputs: deque[RequestOutput] = deque()
-        self.waiter: asyncio.Future[None] | None = None
-        self.interruption: Exception | None = None
-        """Raised instead of waiting for another output."""
-        self.times: dict[str, RequestTimes] = {}
-        """Arrival, admission and cached tokens of the requests, once the engine has them."""
-
-    def put(self, output: RequestOutput) -> None:
-        self.outputs.append(output)
-        if output.is_end:
-            self.count_end(output)
-        self.wake()
-
-    def wake(self) -> None:
-        """Let the coroutine that waits look again."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-    def interrupt(self, error: Exception) -> None:
-        """Event loop: whoever waits for an output gets this error from now on. Costs less than a
-        timeout around each output."""
-        self.interruption = error
-        self.wake()
-
-    def count_end(self, output: RequestOutput) -> None:
-        """A sample, or after an error a request, has its last output."""
-        left = self.num_running.get(output.request_id, 1) - 1
-        if left > 0 and output.error is None:
-            self.num_running[output.request_id] = left
-            return
-        self.num_running.pop(output.request_id, None)
-        if not self.num_running and self.when_ended is not None:
-            self.when_ended()
-
-    def __aiter__(self) -> OutputStream:
-        return self
-
-    async def __anext__(self) -> RequestOutput:
-        if not self.num_left and not self.outputs:
-            raise StopAsyncIteration
-        try:
-            while not self.outputs:
-                if self.interruption is not None:
-                    raise self.interruption
-                self.waiter = asyncio.get_running_loop().create_future()
-                await self.waiter
-        except BaseException:
-            self.close()
-            raise
-        output = self.outputs.popleft()
-        if output.is_end and output.request_id in self.num_left:
-            self.num_left[output.request_id] -= 1
-            if output.error is not None or self.num_left[output.request_id] < 1:
-                del self.num_left[output.request_id]
-        return output
-
-    def close(self) -> None:
-        """Abort the requests that have not ended."""
-        left, self.num_left = self.num_left, {}
-        if left:
-            self.outputs.clear()
-        for request_id in left:
-            self.engine.abort(request_id)
-
-    async def aclose(self) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()

@@ -16,12 +16,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from weft.engine.async_engine import OutputStream
 from weft.engine.beam_search import Hypothesis
 from weft.engine.client import translation
 from weft.engine.detokenizer import FinishReason
 from weft.engine.engine_state import PreparedRequest
 from weft.engine.logprobs import TokenLogprob
+from weft.engine.output_stream import OutputStream
 from weft.engine.request import GenerationRequest, RequestOutput
 from weft.engine.sampling_step import ALL_EXCLUDED
 from weft.serve.api_errors import ApiError, server_fault

@@ -28,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.engine.async_engine import OutputStream
+from weft.engine.output_stream import OutputStream
 from weft.engine.request import GenerationRequest
 from weft.engine.scheduling.scheduler_state import KeyLoad, SchedulerLoad
 from weft.serve.api_errors import ApiError

@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.engine.async_engine import OutputStream
 from weft.engine.engine_state import PreparedRequest
+from weft.engine.output_stream import OutputStream
 from weft.engine.pooling import Pool, find_pooling, max_embedded_len, nonempty, pool_vectors
 from weft.engine.request import RequestOutput
 from weft.serve.api_errors import ApiError, server_fault
