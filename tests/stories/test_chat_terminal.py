@@ -41,18 +41,23 @@ def pasted(text: str) -> str:
     return f"\x1b[200~{text}\x1b[201~"
 
 
-def stop_answer(terminal: Terminal, sent: str) -> None:
-    """Send a message that is answered for a long time, and stop the answer."""
+def stop_answer(terminal: Terminal, sent: str, meanwhile: str = "") -> None:
+    """Send a message that is answered for a long time, and stop the answer; `meanwhile` is typed
+    before that."""
     terminal.process.send(sent)
     terminal.wait_for(r"(?m)^[a-z]{60}")
+    if meanwhile:
+        terminal.process.send(meanwhile)
+        time.sleep(0.2)
     terminal.process.send(CTRL_C)
     began = time.monotonic()
     terminal.wait_for(r"\[stopped by Ctrl-C\]")
     assert time.monotonic() - began < SECONDS
     numbers = terminal.wait_for(r"\[([\d,]+) tokens, [\d.]+ tokens/s; prompt \d+, cached \d+\]")
     assert int(numbers[1].replace(",", "")) < 16000
-    terminal.wait_for(READY)
-    clear(terminal)
+    if not meanwhile:
+        terminal.wait_for(READY)
+        clear(terminal)
 
 
 def clear(terminal: Terminal) -> None:
@@ -95,7 +100,11 @@ def test_a_chat_survives_ctrl_c_a_full_context_and_a_restart(
 
 def first_chat(terminal: Terminal) -> None:
     """Answers that never end by themselves."""
-    stop_answer(terminal, "hello" + ENTER)
+    stop_answer(terminal, "hello" + ENTER, meanwhile=pasted("next\n\nline") + "!")
+    terminal.wait_for(r"> next *\n *\n  line! *\s*\Z")
+    terminal.process.send(CTRL_C)
+    terminal.wait_for(READY)
+    clear(terminal)
     terminal.process.send("a draft")
     terminal.wait_for("> a draft")
     terminal.process.send(CTRL_C)
@@ -123,7 +132,7 @@ def second_chat(terminal: Terminal) -> None:
     terminal.wait_for(r"> /sett")
     terminal.process.send(CTRL_C)
     terminal.wait_for(READY)
-    # pasted while the answer to "one" is generated, or after it: one message in either case
+    # typed at once, so that the second one waits while the first is answered
     terminal.process.send("one" + ENTER + pasted("two\n\nthree") + ENTER)
     terminal.wait_for(r"(?s)three.*\[[\d,]+ tokens.*>")
     command(terminal, "/tokens", r"of 160 tokens, in 2 turns")

@@ -96,6 +96,7 @@ def quiet_keyboard() -> Iterator[None]:
         quiet = termios.tcgetattr(keyboard)
         quiet[0] &= ~(termios.ICRNL | termios.IXON)  # Enter stays different from a line break
         quiet[3] &= ~(termios.ECHO | termios.ICANON)
+        quiet[3] |= termios.NOFLSH  # Ctrl-C does not discard what was typed before it
         termios.tcsetattr(keyboard, termios.TCSADRAIN, quiet)
         write(BRACKETED_PASTE_ON)
 
