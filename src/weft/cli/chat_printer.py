@@ -60,7 +60,8 @@ class AnswerPrinter:
     def notes(self, answer: Answer) -> Iterator[str]:
         """Why it ended, unless by itself, and its numbers."""
         if answer.is_stopped:
-            yield "stopped by Ctrl-C"
+            kept = "" if answer.text else " before its first token; the message is taken back"
+            yield f"stopped by Ctrl-C{kept}"
         elif answer.is_cut and answer.is_limit_of_context:
             yield f"stopped: the context of {self.session.limit:,} tokens is full"
         elif answer.is_cut:

@@ -33,6 +33,8 @@ from weft.sampling.params import SamplingParams
 DEFAULT_MAX_TOKENS = 1024
 """Of an answer; more than for other texts, as an answer ends by itself."""
 MAX_SEED = 2**31
+MIN_SECONDS = 0.01
+"""Of a measurement: tokens that are generated in one burst arrive at once."""
 
 Show = Callable[[str], None]
 """Called with each piece of an answer."""
@@ -57,8 +59,9 @@ class Answer:
     completion: Completion = field(default_factory=Completion)
     num_cached: int = 0
     """Tokens of the prompt that were in the prefix cache."""
-    began_at: float = 0.0
     first_at: float = 0.0
+    num_first: int = 0
+    """Tokens of the first step."""
     ended_at: float = 0.0
     is_stopped: bool = False
     """By Ctrl-C."""
@@ -79,14 +82,16 @@ class Answer:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Speed after the first step, which reads the prompt; None for an answer of one step."""
+        """Speed after the first step, in which the prompt is read; None for an answer that is too
+        short to measure it."""
         seconds = self.ended_at - self.first_at
-        return (self.num_tokens - 1) / seconds if self.num_tokens > 1 and seconds > 0 else None
+        return (self.num_tokens - self.num_first) / seconds if seconds > MIN_SECONDS else None
 
     def add(self, output: RequestOutput) -> None:
         self.ended_at = time.monotonic()
-        self.first_at = self.first_at or self.ended_at
         self.completion.add(output)
+        if not self.first_at:
+            self.first_at, self.num_first = self.ended_at, self.num_tokens
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ class ChatSession:
                 f"{self.limit}, answer included. Shorten the message, or start a new conversation."
             )
         limit = min(self.max_tokens, room)
-        answer = Answer(len(ids), limit, room <= self.max_tokens, began_at=time.monotonic())
+        answer = Answer(len(ids), limit, room <= self.max_tokens)
         try:
             with self.stoppable(), self.stream(ids, limit) as outputs:
                 for output in outputs:

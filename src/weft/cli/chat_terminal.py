@@ -65,7 +65,6 @@ class ChatTerminal:
         say(f"{name}: context of {self.session.limit:,} tokens, {drawn}.")
         say(f"Ctrl-C stops an answer. {HINT}")
         while (line := self.read()) is not None:
-            self.signals.expect()
             try:
                 if line.strip() and not self.handle(line):
                     return
@@ -79,9 +78,13 @@ class ChatTerminal:
         """The next line; None at the end."""
         draft, self.draft = self.draft, ""
         try:
-            return self.prompt.prompt(default=draft)
+            line = self.prompt.prompt(default=draft)
+            self.signals.expect()
+            return line
         except EOFError:
             return None
+        except KeyboardInterrupt:  # Ctrl-C when the prompt has ended, with asyncio's own handler
+            return ""
 
     def handle(self, line: str) -> bool:
         """Run a command or answer a message; False: the chat ends."""
