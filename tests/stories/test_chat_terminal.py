@@ -18,8 +18,8 @@ TURNS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:"
 UP, CTRL_C, CTRL_D, CTRL_L, ENTER = "\x1b[A", "\x03", "\x04", "\x0c", "\r"
 READY = r"(?m)^> *$\s*\Z"
 """An empty prompt at the end of the screen."""
-SECONDS = 5
-"""Ctrl-C takes milliseconds; the whole answer takes ten times as long on an idle machine."""
+SECONDS = 10
+"""For a busy machine: Ctrl-C takes 0.05 s. The whole answer has 16,000 tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,11 @@ def stop_answer(terminal: Terminal, sent: str, meanwhile: str = "") -> None:
     terminal.wait_for(r"(?m)^[a-z]{60}")
     if meanwhile:
         terminal.process.send(meanwhile)
-        time.sleep(0.2)
     terminal.process.send(CTRL_C)
     began = time.monotonic()
     terminal.wait_for(r"\[stopped by Ctrl-C\]")
     assert time.monotonic() - began < SECONDS
-    numbers = terminal.wait_for(r"\[([\d,]+) tokens, [\d.]+ tokens/s; prompt \d+, cached \d+\]")
+    numbers = terminal.wait_for(r"\[([\d,]+) tokens[^;]*; prompt \d+, cached \d+\]")
     assert int(numbers[1].replace(",", "")) < 16000
     if not meanwhile:
         terminal.wait_for(READY)
