@@ -21,6 +21,7 @@ from weft.training.default_recipe import (
     describe_changes,
     dropout_for,
     fit_to_time,
+    lengths_of,
     tune_default,
 )
 from weft.training.loop import Progress
@@ -110,6 +111,29 @@ def test_a_run_takes_the_given_time_and_its_recipe_repeats_its_bits(
     assert [v["step"] for v in values if "loss" in v] == list(range(1, scores["steps"] + 1))
 
 
+def test_a_step_that_another_program_slowed_down_does_not_count(tmp_path: Path) -> None:
+    class InterruptedClock(CountingClock):
+        """Every seventh call takes half a minute."""
+
+        calls = 0
+
+        def __call__(self) -> float:
+            self.calls += 1
+            self.time += 30.0 if self.calls % 7 == 0 else 1.0
+            return self.time
+
+    seen = list[ProbeResult]()
+
+    def tune(recipe: Recipe, probe: ProbeResult) -> Recipe:
+        seen.append(probe)
+        return recipe
+
+    clock = InterruptedClock(1.0)
+    invocation = Invocation(tuning=tune, began=0.0, now=clock)
+    run_training(recipe(), files(tmp_path), tmp_path / "run", invocation=invocation)
+    assert [probe.step_seconds for probe in seen] == [1.0]
+
+
 def test_the_same_command_resumes_a_planned_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
 
@@ -149,6 +173,11 @@ def test_a_recipe_is_fitted_to_the_time_in_all_its_lengths() -> None:
     changes = describe_changes(long, fit_to_time(long, probe(1.0)))
     assert f"train.steps = {planned.steps}, " in changes
     assert "train.schedule.warmup = " in changes and "model" not in changes
+
+
+@pytest.mark.parametrize(("steps", "save_every"), [(4, 1), (40, 5), (81, 10), (4000, 100)])
+def test_checkpoints_are_some_steps_apart(steps: int, save_every: int) -> None:
+    assert lengths_of(steps, 20)["train.save_every"] == save_every
 
 
 def test_the_default_recipe_follows_the_corpus_and_the_settings_win() -> None:

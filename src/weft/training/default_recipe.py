@@ -29,7 +29,9 @@ MAX_HELD_OUT = 1000
 """Lines that are held out for validation, at most, if there are no validation files."""
 MAX_EVALUATIONS, MIN_EVALUATIONS, EVALUATION_SHARE = 20, 3, 0.05
 """Evaluations of a run: as many as take this share of its time."""
-NUM_SAVES, MAX_WARMUP = 40, 200
+NUM_SAVES, MIN_SAVE_STEPS, MAX_WARMUP = 40, 10, 200
+"""Checkpoints of a run, and steps between two of them: if other programs slow the probe down, a
+plan has too few steps, and many of its checkpoints would come within a second."""
 EPOCH_DROPOUT = ((8, 0.1), (20, 0.2))
 """Dropout for runs up to so many epochs; longer ones have MAX_DROPOUT."""
 MAX_DROPOUT = 0.3
@@ -143,7 +145,7 @@ def lengths_of(steps: int, num_evaluations: int) -> dict[str, Any]:
     return {
         "train.steps": steps,
         "train.evaluate_every": max(1, steps // num_evaluations),
-        "train.save_every": max(1, steps // NUM_SAVES),
+        "train.save_every": max(1, min(MIN_SAVE_STEPS, steps // 8), steps // NUM_SAVES),
         "train.schedule.warmup": min(MAX_WARMUP, steps // 20),
     }
 

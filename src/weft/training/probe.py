@@ -10,8 +10,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median
 
 from weft.models.build import AnyModel
+from weft.native.contention import contention
 from weft.training.loop import Data, Trainer, validate
 
 PROBE_SECONDS = 10.0
@@ -33,10 +35,6 @@ class ProbeResult:
     elapsed: float
     """Seconds since the command was started."""
 
-    @property
-    def token_seconds(self) -> float:
-        return self.step_seconds * self.epoch_steps / max(1, self.epoch_tokens)
-
 
 def run_probe(
     trainer: Trainer,
@@ -50,15 +48,16 @@ def run_probe(
     plan = data.plan(0)
     batches = itertools.cycle(grouped(plan, accumulate))
     trainer.model.train()
-    num_steps, total = 0, 0.0
+    times = list[float]()
     for number in itertools.count():
         rows = next(batches)
         trainer.state.step = number + 1
         begin = now()
         trainer.train_step(rows)
+        contention().update()  # as in a run: beside busy processes, threads that spin lose most
         if number >= WARM_UP:
-            num_steps, total = num_steps + 1, total + now() - begin
-        if num_steps >= MIN_STEPS and total >= seconds:
+            times.append(now() - begin)
+        if len(times) >= MIN_STEPS and sum(times) >= seconds:
             break
     evaluation = 0.0
     if valid is not None:
@@ -66,7 +65,7 @@ def run_probe(
         validate(trainer.model, trainer.loss_function, valid, trainer.distributed)
         evaluation = now() - begin
     return ProbeResult(
-        total / num_steps,
+        median(times),  # another program may have slowed down some of them
         evaluation,
         sum(data.count_targets(0, rows) for rows in plan),
         -(-len(plan) // accumulate),
