@@ -101,6 +101,13 @@ def test_without_arguments_the_help_is_printed(capsys):
         assert capsys.readouterr().out == help_text
 
 
+def test_a_command_without_its_sub_command_prints_its_help(commands, capsys):
+    assert main(["group", "--help"], commands) == 0
+    help_text = capsys.readouterr().out
+    assert main(["group"], commands) == 0
+    assert capsys.readouterr().out == help_text != ""
+
+
 def test_only_the_chosen_command_is_imported(commands, capsys):
     assert main(["--help"], commands) == 0
     assert main(["fail", "nothing"], commands) == 0
@@ -165,7 +172,6 @@ def test_debug_after_two_dashes_is_an_argument():
         (["fail", "a", "b"], "Got unexpected extra argument(s) (b). See 'weft fail"),
         (["fail", "a", "--exit-with", "x"], "--exit-with is x: it must be a valid integer"),
         (["fail", "a", "--exit-wit", "1"], "No such option: --exit-wit"),
-        (["group"], "Missing command. See 'weft group --help'."),
         (["group", "onne"], "No such command 'onne'. Did you mean 'one'"),
     ],
 )

@@ -228,3 +228,22 @@ def test_a_folder_that_is_no_run_and_one_that_is_no_recipe_are_said(
     (tmp_path / "run" / "run.json").write_text("{}")
     assert main(["train", str(tmp_path / "run")]) == 2
     assert f"not a recipe. `weft train --out {tmp_path / 'run'}` resumes" in capsys.readouterr().err
+
+
+def test_ctrl_c_after_the_last_step_says_how_to_finish(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    command = ["--pairs", *write_pairs(tmp_path), "--out", tmp_path / "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr("weft.training.run.choose_weights", interrupted)
+        assert run(*command) == 130
+    assert f"stopped; `weft train --out {tmp_path / 'run'}` resumes" in capsys.readouterr().err
+    assert main(["train", "--out", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "scores.json").is_file()
+    with monkeypatch.context() as patch:
+        patch.setattr("weft.training.run.train_tokenizer", interrupted)
+        assert run(*command[:-1], tmp_path / "other") == 130
+    assert "stopped before the first step" in capsys.readouterr().err

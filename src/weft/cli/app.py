@@ -107,6 +107,8 @@ def run(args: Sequence[str], commands: Mapping[str, Command]) -> int:
     if chosen is not None:
         module = import_module(pick(commands, chosen, "command").module)
         args = spread(args, getattr(module, "MANY", ()))
+        if args == [chosen] and hasattr(module, "app"):
+            args = [chosen, "--help"]  # a command with sub-commands, of which none is named
     program = get_command(build_app(commands, chosen))
     try:
         with program.make_context("weft", list(args)) as context:

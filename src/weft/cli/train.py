@@ -172,6 +172,7 @@ def train_shown(
     from weft.training.run import run_training
     from weft.training.signals import StoppedBySignal, acknowledge_signals
 
+    resumes = f"`weft train --out {shlex.quote(str(out))}` resumes"
     try:
         with (
             watch_training(settings.train.steps) as display,
@@ -189,11 +190,19 @@ def train_shown(
                 invocation,
             )
     except StoppedBySignal as stopped:
-        status(f"stopped and saved; `weft train --out {shlex.quote(str(out))}` resumes")
+        status(f"stopped and saved; {resumes}")
         raise typer.Exit(stopped.exit_code) from None
     except KeyboardInterrupt:
-        status("stopped before the first step; nothing was lost")
+        # after the last step too, while the weights to deliver are chosen and scored
+        is_begun = has_checkpoint(out)
+        status(f"stopped; {resumes}" if is_begun else "stopped before the first step")
         raise
+
+
+def has_checkpoint(out: Path) -> bool:
+    from weft.checkpoint.run_files import CHECKPOINTS, checkpoint_steps
+
+    return bool(checkpoint_steps(out / CHECKPOINTS))
 
 
 def print_scores(scores: dict[str, Any], out: Path, is_json: bool) -> None:
