@@ -1,5 +1,6 @@
 """The frame of the command line: help without torch, exit codes, one-line errors, quiet endings."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import typer
 
 from weft import __version__
-from weft.cli.app import COMMANDS, Command, main, take_debug
+from weft.cli.app import COMMANDS, Command, exit_code, main, sentence, take_debug
 from weft.core.errors import ConfigError, DataError, UsageError
 
 HELP_LINES = [[], *([name] for name in COMMANDS)]
@@ -250,6 +251,12 @@ def test_output_that_a_full_disk_does_not_take_is_one_sentence(args):
         "The output cannot be written (No space left on device). Free some space, or write it to "
         "another place, and run it again.\n"
     )
+
+
+def test_a_disk_that_fails_while_a_file_is_read_is_not_an_error_of_the_output():
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    expected = "A file cannot be read or written (Input/output error). Check the disk."
+    assert sentence(error) == expected and exit_code(error) == 1
 
 
 NOISY_COMMAND = """

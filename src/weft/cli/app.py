@@ -19,6 +19,7 @@ usage block.
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import traceback
@@ -202,7 +203,9 @@ def sentence(error: Exception) -> str:
     if isinstance(error, typer.TyperException):
         return usage_sentence(error)
     if isinstance(error, OSError) and error.errno in DISK_ERRORS and error.filename is None:
-        # files that Weft writes raise a DiskError: this is standard output
+        # files that Weft writes raise a DiskError: this is standard output, or a file that is read
+        if error.errno == errno.EIO:
+            return f"A file cannot be read or written ({error.strerror}). Check the disk."
         return (
             f"The output cannot be written ({error.strerror}). Free some space, or write it to "
             "another place, and run it again."
