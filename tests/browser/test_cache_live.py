@@ -36,8 +36,13 @@ def open_live(tab: Any, url: str, **options: Any) -> Page:
     return page
 
 
-def drawn_pages(page: Page) -> list[int]:
-    return [int(one.get_attribute("data-page") or 0) for one in page.locator("[data-page]").all()]
+MAX_SQUARES = 144
+HELD = """
+() => [...document.querySelectorAll("[data-page]")].map((square) => {
+  const words = square.getAttribute("aria-label");
+  return Number(words.match(/^Pages .*: (\\d+) are held/)?.[1] ?? words.includes("held by"));
+})
+"""
 
 
 def test_what_is_drawn_is_what_the_serving_engine_holds(served, tab):
@@ -51,11 +56,14 @@ def test_what_is_drawn_is_what_the_serving_engine_holds(served, tab):
     expect(page.get_by_label("Timeline")).not_to_have_attribute("max", before or "")
     state = snapshot(served.url)
     expect(page.locator("[data-node]")).to_have_count(len(state["nodes"]))
-    assert drawn_pages(page) == [one["page"] for one in state["pages"]]
-    free = state["num_pages"] - len(state["pages"])
+    num_pages, num_held = state["num_pages"], len(state["pages"])
+    assert sum(page.evaluate(HELD)) == num_held
     line = page.locator("#cache-pool .figure-line")
-    expect(line).to_contain_text(f"{len(state['pages'])} of {state['num_pages']:,} pages are held")
-    expect(line).to_contain_text(f"Only held pages are drawn; {free:,} are free.")
+    expect(line).to_contain_text(f"{num_held} of {num_pages:,} pages are held")
+    if num_held <= MAX_SQUARES < num_pages:  # other tests of this server may have cached more
+        expect(line).to_contain_text(
+            f"Only held pages are drawn; {num_pages - num_held:,} are free"
+        )
     expect(page.locator(".tree-text").filter(has_text="the cat sat").first).to_be_visible()
 
 
@@ -112,7 +120,7 @@ def test_the_live_view_is_accessible_and_fits(served, tab, width):
     complete(served.url, FIRST)
     one.page.locator("[data-page]").first.focus()
     one.page.keyboard.press("Enter")
-    expect(one.page.locator(".inspector")).to_contain_text("held by the prefix cache")
+    expect(one.page.locator(".inspector")).to_contain_text("held")
     assert not one.scrolls_sideways()
     assert one.violations() == []
     one.check_quiet()

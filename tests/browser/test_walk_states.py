@@ -124,6 +124,22 @@ def cache_done(one: Tab) -> None:
     one.page.locator(".sharing-line").wait_for()
 
 
+def cache_live(one: Tab) -> None:
+    cache_done(one)  # a prefix is compared on the small engine, whose answer is not shown then
+    one.page.get_by_role("button", name="The serving engine, live").click()
+    one.page.locator("#cache-requests").get_by_text("No request holds pages").wait_for()
+    expect(one.page.locator(".sharing-line")).to_be_hidden()
+
+
+def cache_beams(one: Tab) -> None:
+    cache_empty(one)
+    one.page.get_by_label("Search").select_option("4")
+    one.page.get_by_label("First prompt").fill("the cat sat on a mat")
+    one.page.get_by_role("button", name="Run", exact=True).click()
+    one.page.get_by_role("button", name="Next step").click()
+    one.page.locator(".beam-picture").wait_for()
+
+
 def cache_failed(state: str) -> Callable[[Tab], None]:
     def fail(one: Tab) -> None:
         status, message, headers = FAILURES[state]
@@ -161,6 +177,8 @@ CACHE = {
     "empty": cache_empty,
     "loading": cache_loading,
     "done": cache_done,
+    "live": cache_live,
+    "beams": cache_beams,
     **{state: cache_failed(state) for state in FAILURES},
     "offline": cache_offline,
     "expired": cache_expired,
