@@ -31,7 +31,7 @@ def snapshot(url: str) -> dict[str, Any]:
 
 def open_live(tab: Any, url: str, **options: Any) -> Page:
     one = tab(url, **options).open("#/cache?model=base&panel=live")
-    one.page.wait_for_selector(".pool-picture")
+    one.page.wait_for_selector(".cache-pool > *")
     page: Page = one.page
     return page
 
@@ -100,14 +100,14 @@ def test_both_engines_are_a_click_apart_and_in_the_address(served, tab):
     one = tab(served.url).open("#/cache?model=base")
     page = one.page
     page.get_by_role("button", name="The serving engine, live").click()
-    page.wait_for_selector(".pool-picture")
+    page.wait_for_selector(".cache-pool > *")
     assert "panel=live" in page.url
     page.get_by_role("button", name="中文").click()
     expect(page.get_by_text("显示的是最新状态。")).to_be_visible()
     page.get_by_role("button", name="English").click()
     page.get_by_role("button", name="A small engine").click()
     expect(page.get_by_label("First prompt")).to_be_visible()
-    assert page.locator(".pool-picture").is_hidden() and "panel" not in page.url
+    assert page.locator(".cache-pool").is_hidden() and "panel" not in page.url
     one.check_quiet()
 
 
@@ -116,7 +116,7 @@ def test_the_live_view_is_accessible_and_fits(served, tab, width):
     one = tab(served.url, width=width, reduced_motion="reduce").open(
         "#/cache?model=base&panel=live"
     )
-    one.page.wait_for_selector(".pool-picture")
+    one.page.wait_for_selector(".cache-pool > *")
     complete(served.url, FIRST)
     one.page.locator("[data-page]").first.focus()
     one.page.keyboard.press("Enter")
@@ -137,7 +137,7 @@ def test_a_stream_that_is_refused_says_why_and_can_be_retried(served, tab):
     one.open("#/cache?model=base&panel=live")
     expect(one.page.locator("[data-state=busy]")).to_contain_text("8 streams of the cache are open")
     one.page.get_by_role("button", name="Retry").click()
-    one.page.wait_for_selector(".pool-picture")
+    one.page.wait_for_selector(".cache-pool > *")
     one.check_quiet("status of 429")
 
 

@@ -51,6 +51,10 @@ export function createPool(onSelect) {
   };
   const draw = (state, view) => {
     const { size, numbers } = squaresOf(state, view.numPages);
+    if (!numbers.length) {
+      replaceContent(element, h("p", { class: "hint" }, t("cache.pool.empty")));
+      return;
+    }
     const columns = element.clientWidth && element.clientWidth < NARROW ? COLUMNS.narrow : COLUMNS.wide;
     if (!numbers.includes(focus)) [focus] = numbers;
     const hadFocus = element.contains(document.activeElement);
