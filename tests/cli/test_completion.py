@@ -101,7 +101,7 @@ def test_every_command_can_be_completed(folder: Path) -> None:
 def test_completion_is_fast_and_imports_no_torch(folder: Path) -> None:
     program = (
         "import sys; from weft.cli.app import main; "
-        "code = main(['completion', 'zsh', '--', 'generate', 'smollm2', '--temp']); "
+        "code = main(['completion', 'zsh', '--', 'generate', 'smollm2', '--temper']); "
         "print(code, 'torch' in sys.modules, file=sys.stderr)"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
