@@ -10,6 +10,8 @@ import pytest
 
 from tests.checkpoint.local_hub import COMMIT, LocalHub
 from tests.engine.tiny import tiny
+from tests.soak.checkpoint_bases import base_folder, model_path
+from weft.checkpoint.description import describe
 from weft.checkpoint.hub import pull
 from weft.checkpoint.hub_files import PART
 from weft.checkpoint.huggingface import save_hf
@@ -176,6 +178,16 @@ def test_a_model_that_cannot_be_loaded_is_said(hub: LocalHub) -> None:
     hub.files["../outside.json"] = b"{}"
     with pytest.raises(DataError, match="has a file of this name, which is not safe"):
         pull("org/model", said.append, force=True)
+
+
+def test_a_repository_of_one_gguf_file_is_that_file(hub: LocalHub) -> None:
+    content = model_path(base_folder("llama gguf")).read_bytes()
+    hub.files = {"model.q8.gguf": content, "README.md": b""}
+    path = pull("org/model", lambda line: None)
+    assert path == pulled_folder("org/model") / "model.q8.gguf" == resolve("org/model")
+    assert describe("org/model").format == "gguf"
+    assert [(one.family, one.state) for one in pulled_models()] == [("llama", "complete")]
+    assert all(check.result == "ok" for check in verify("org/model"))
 
 
 def test_removing_frees_the_bytes_of_model_and_partial_download(hub: LocalHub) -> None:

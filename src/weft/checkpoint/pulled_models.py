@@ -107,8 +107,15 @@ def resolve(model: str | Path) -> Path:
     folder = pulled_folder(name)
     if not folder.is_dir():
         return path
-    main_file = CATALOG[name].main_file if name in CATALOG else ""
-    return folder / main_file if main_file else folder
+    return main_path(name, folder)
+
+
+def main_path(name: str, folder: Path) -> Path:
+    """What is loaded of a folder: the folder, or its .gguf file if it is nothing else."""
+    if name in CATALOG:
+        return folder / CATALOG[name].main_file
+    files = list(folder.glob("*.gguf"))
+    return files[0] if len(files) == 1 and not (folder / "config.json").exists() else folder
 
 
 def pulled_names() -> list[str]:

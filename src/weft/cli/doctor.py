@@ -150,13 +150,12 @@ def threads() -> Section:
 
 
 def folders() -> Section:
-    from weft.checkpoint.pulled_models import cache_folder
+    from weft.checkpoint.pulled_models import cache_folder, pulled_names
 
     cache = cache_folder()
-    models = sorted(path.name for path in (cache / "models").glob("*"))
     return {
         "cache": folder_state(cache),
-        "models": ", ".join(models) or "none",
+        "models": ", ".join(pulled_names()) or "none",
         "native kernels": folder_state(cache / "native"),
         "working folder": folder_state(Path.cwd()),
     }
