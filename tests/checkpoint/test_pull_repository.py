@@ -49,6 +49,7 @@ def hub(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LocalHub]:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("weft.checkpoint.hub_files.RETRY_SECONDS", 0.001)
     with LocalHub(files).serving() as hub:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"

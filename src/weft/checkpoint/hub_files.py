@@ -11,6 +11,7 @@ which begins an interrupted file again and compares no hashes.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -25,6 +26,8 @@ PART = ".part"
 BLOCK = 1 << 20
 MAX_ATTEMPTS = 5
 """Requests in a row that bring nothing of a file."""
+RETRY_SECONDS = 1.0
+"""Before the first repetition of such a request; twice as long before each further one."""
 Count = Callable[[int], None]
 """Receives the number of bytes that have arrived; negative if some have to come again."""
 
@@ -99,6 +102,7 @@ def download_file(repository: Repository, file: RepositoryFile, folder: Path, co
         failures = failures + 1 if part_size(part) <= before else 0
         if failures == MAX_ATTEMPTS:
             raise problem
+        time.sleep(RETRY_SECONDS * 2 ** (failures - 1) if failures else 0.0)
     check_hash(part, file, count)
     part.replace(target)
 
