@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
+from tests.engine.scheduling.test_layered_prefill import chunk_of
 from tests.engine.scheduling.world import CROSS, World
 from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.latency_budget import LatencyBudget
+from weft.engine.scheduling.layered_prefill import LayeredPrefill
 from weft.engine.scheduling.plan import Appended
 from weft.engine.scheduling.sequence import Request
 from weft.engine.scheduling.step_times import (
@@ -184,6 +188,24 @@ def test_prefills_leave_a_stream_its_share_of_a_step(share):
     while "long" in world.state.groups:
         longest = max(longest, step_of(world, clock, 0.005))
     assert 0.7 * share <= (longest - 0.02) / 0.02 <= 1.1 * share + 0.1
+
+
+@pytest.mark.parametrize("cost", [0.0003, 0.0005, 0.0008, 0.0012])
+def test_chunks_are_so_large_that_steps_compute_whole_layers(cost):
+    times, config = StepTimes(), SchedulerConfig(num_layers=30)
+    times.add_decode(1, 1, 0.008)
+    times.layered.add(0, cost, inf)
+    budget = LatencyBudget(config, times, 1, has_stream=True)
+    num_tokens = budget.num_tokens(0)
+    assert 160 <= num_tokens <= 400
+    chunk = chunk_of("long", 0, num_tokens)
+    layered, ends = LayeredPrefill({"long": [chunk]}, 30), list[int]()
+    while not ends or ends[-1] < 30 * num_tokens:
+        part = layered.next_range(*budget.num_layered_tokens([chunk]))
+        layered.position = part.end
+        ends.append(part.end)
+    assert all(end % num_tokens == 0 for end in ends)
+    assert len(ends) <= 30 and cost * num_tokens / len(ends) <= budget.seconds
 
 
 def test_without_a_stream_a_plan_takes_at_most_its_maximum():

@@ -3,7 +3,7 @@
     while a stream decodes   prefill_share times a decode step, at least min_prefill_seconds: then
                              the time between two tokens of a stream is a small multiple of the time
                              without prefills. Chunks that take longer are divided by layers among
-                             about MAX_PARTS steps (layered_prefill.py)
+                             several steps (layered_prefill.py), if possible in whole layers
     while another engine     the same, but at least shared_prefill_seconds: engines of one thread
     waits for its turn       alternate within a short time (engine_thread.py)
     otherwise                what is left of max_plan_seconds: a request that arrives, and one that
@@ -24,15 +24,19 @@ from weft.engine.scheduling.plan import Chunk, mean_context
 from weft.engine.scheduling.step_times import UNLIMITED, StepTimes
 
 MAX_PARTS = 14
-"""Steps that share the layers of a chunk, by the times that are expected when it begins. In fewer
-steps, chunks of a long prompt are too small to be efficient; a chunk that takes more of them delays
-the prompts behind it."""
+"""Steps that share the layers of a chunk, by the times that are expected when it begins, unless
+each computes whole layers. In fewer steps, chunks of a long prompt are too small to be efficient; a
+chunk that takes more of them delays the prompts behind it."""
 MIN_LAYERED_CHUNK = 256
 """Tokens of such a chunk, if the prompt has so many, even if they take more steps: below, calls of
 some tokens of a layer become inefficient."""
-FILL = (0.7, 0.9)
+MIN_WHOLE_LAYERS = 160
+"""Tokens of a chunk of which each step computes whole layers; otherwise parts of a layer."""
+FILL = (0.65, 0.95)
 """Part of its seconds for which a step computes layers: a step may take longer than is expected,
 and the decodes of a stream become slower as its context grows."""
+LAYER_FILL = 0.75
+"""Part that whole layers of a chunk take, if its size can be chosen so."""
 MIN_CHUNK = 2
 """Fewer tokens cost nearly as much: a step computes at least so many of one prompt, and begins no
 further prompt for less."""
@@ -86,8 +90,16 @@ class LatencyBudget:
         """Tokens after `context` others that take all of the time."""
         if not self.can_divide:
             return self.times.prefill_tokens(self.chunk_seconds, context)
-        cost = self.times.layered_seconds(MIN_LAYERED_CHUNK, context) / MIN_LAYERED_CHUNK
-        return max(MIN_LAYERED_CHUNK, int(self.chunk_seconds / cost)) if cost else UNLIMITED
+        middle = context + MIN_LAYERED_CHUNK / 2
+        cost = self.times.layered_seconds(MIN_LAYERED_CHUNK, middle) / MIN_LAYERED_CHUNK
+        if not cost:
+            return UNLIMITED
+        # so that each step computes whole layers: all steps take the same time, with fewer calls
+        per_layer = LAYER_FILL * self.seconds * self.num_layers / cost
+        num_tokens = int(per_layer / max(1, round(per_layer / MIN_LAYERED_CHUNK)))
+        if num_tokens >= MIN_WHOLE_LAYERS:
+            return num_tokens
+        return max(MIN_LAYERED_CHUNK, int(self.chunk_seconds / cost))
 
     def has_time_for(self, chunks: list[Chunk]) -> bool:
         """Whether all layers of these prefills are expected to fit into one step."""
