@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.test_walk import OTHER, line_of, open_walk, signed
+from tests.browser.test_walk import OTHER, line_of, open_walk, select, share, signed
 from tests.browser.test_walk_models import MODELS
 from tests.browser.trace_server import TraceServer
 from tests.engine.tiny import tiny
@@ -45,3 +45,15 @@ def test_experts_have_the_sizes_of_their_outputs_and_their_weights(server, tab):
         assert f"{weight:.2f} × {size:.2f} = {weight * size:.2f}" in shown
     assert "experts" in line_of(one.page, "units")
     one.check_quiet()
+
+
+def test_a_link_with_a_token_and_a_key_shows_that_pair(server, tab):
+    one = open_walk(tab(server.url), "latent", OTHER, token=2)
+    row = server.last.array("decoder.1.attention.weights", head=2, row=5)
+    key = int(np.argsort(row)[-2])  # not the one that is shown by itself
+    select(one.page, stack="decoder", layer=1, head=2, token=5, key=key)
+    facts = one.page.locator(".inspector .facts")
+    expect(facts).to_contain_text(f"with {share(float(row[key]), 4)}, layer 1 head 2")
+    one.page.locator(".strip-token").nth(3).click()  # a token alone: the key that it reads most
+    row = server.last.array("decoder.1.attention.weights", head=2, row=3)
+    expect(facts).to_contain_text(f"with {share(float(row.max()), 4)}, layer 1 head 2")

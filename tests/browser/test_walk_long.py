@@ -1,5 +1,4 @@
-"""Times of Walk: with 4,000 tokens input is answered at once and exact numbers arrive soon; with 64
-tokens the first paint is early and no task is long. On an idle machine."""
+"""Walk with 4,000 tokens: input is answered at once, exact numbers arrive soon (idle machine)."""
 
 from __future__ import annotations
 
@@ -33,8 +32,9 @@ def test_4000_tokens_are_reduced_honestly_and_answer_at_once(tab):
         page.locator("[data-state=reduced]").first.wait_for()
         assert server.last.limits.reduced
         page.evaluate(LONG_TASKS)
-        for key, token in ((100, 3000), (7, 2000), (900, 3500)):
+        for token in (3000, 2000, 3500):
             exact = server.last.array("decoder.1.attention.weights", head=3, row=token)
+            key = int(exact.argmax())
             began = time.monotonic()
             select(page, stack="decoder", layer=1, head=3, token=token, key=key)
             page.locator(".inspector").get_by_text(f"with {share(float(exact[key]), 4)}").wait_for()
@@ -49,29 +49,3 @@ def test_4000_tokens_are_reduced_honestly_and_answer_at_once(tab):
         notice = page.locator("[data-state=reduced]").first.inner_text()
         assert "16 of" in notice and "covering" in notice
         assert page.evaluate("window.longest") <= MAX_EVENT_MS
-
-
-MAX_PAINT_MS, MAX_TASK_MS = 300, 100
-TASKS = """
-window.tasks = [];
-new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) window.tasks.push(entry.duration);
-}).observe({ type: "longtask", buffered: true });
-"""
-FIRST_PAINT = 'performance.getEntriesByName("first-contentful-paint")[0].startTime'
-
-
-@pytest.mark.slow
-def test_64_tokens_are_painted_early_and_in_short_tasks(tab):
-    text = ("XY ZW Q " * 8)[:63]
-    with TraceServer({"base": tiny("decoder", max_len=200)}) as server:
-        one = tab(server.url)
-        one.context.add_init_script(TASKS)
-        open_walk(one, "base", text)
-        page = one.page
-        assert len(server.last.tokens["src"]) == 64
-        for token in (10, 40, 63):
-            select(page, stack="decoder", layer=1, head=2, token=token)
-            page.wait_for_timeout(300)
-        assert page.evaluate(FIRST_PAINT) <= MAX_PAINT_MS
-        assert max(page.evaluate("window.tasks"), default=0) <= MAX_TASK_MS

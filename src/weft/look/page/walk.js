@@ -253,7 +253,7 @@ function onWalkChange(session, changed) {
   }
   if (!session.trace || !SELECTION_FIELDS.some((name) => changed.has(name))) return;
   if (changed.has("stack")) updateStrip(session);
-  if (changed.has("token") && !session.isSelecting && session.context.store.get().key !== null) {
+  if (changed.has("token") && !changed.has("key") && !session.isSelecting && session.context.store.get().key !== null) {
     session.context.store.set({ key: null }); // chosen in the strip: the key that it reads most
     return;
   }
