@@ -46,10 +46,10 @@ def test_it_listens_at_once_and_says_what_is_loading(folder, tmp_path):
         server.wait_ready()
         assert server.listened_after < 20
         assert notices.recv(100) == b"READY=1"
-        assert any("long: decoder, context length 4,000" in line for line in server.lines)
         server.stop()
         assert notices.recv(100) == b"STOPPING=1"
         assert server.exit_code() == 0
+        assert any("long: decoder, context length 4,000" in line for line in server.lines)
     notices.close()
     with ServeProcess(folder) as server:
         server.stop()
