@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.responses import Response
 
 from weft.checkpoint.description import describe
@@ -38,7 +38,7 @@ from weft.serve.context import CallOf, HttpCall
 from weft.serve.generation import Choice, Generation, Submitted
 from weft.serve.json_bodies import read_json
 from weft.serve.responses import JsonResponse
-from weft.serve.schema_types import ModelName, SourceLanguage, TargetLanguage, one_of
+from weft.serve.schema_types import SourceLanguage, TargetLanguage, TranslatorName, one_of
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import until_gone
 from weft.text.languages import language_name
@@ -53,13 +53,17 @@ MAX_BEAM = 256
 class TranslateBody(LooseBody):
     """The body of /translate."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["target"]}, {"required": ["model"]}]}
+    )
+
     q: str | list[str]
     """A text, or several."""
     source: SourceLanguage = AUTO
     """Code of its language; auto: the only one that is served."""
     target: TargetLanguage = ""
     """Code of the language to translate into; may be left out if there is `model`."""
-    model: ModelName | None = None
+    model: TranslatorName | None = None
     """Name of a served translation model, whose languages need not be known then."""
     format: Annotated[str, WithJsonSchema(one_of("text"))] = "text"
     """text; html is not supported."""

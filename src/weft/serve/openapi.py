@@ -1,6 +1,7 @@
 """/openapi.json: FastAPI's description of the routes, with what depends on the models of a server.
 
-    weft-model, weft-decoder, weft-chat-model   an enumeration of the names that a request may use
+    weft-model, weft-decoder, weft-chat-model, weft-translator
+                                                an enumeration of the names that a request may use
     weft-token-id                               ids that all models have
     weft-source-language, weft-target-language  languages of the translation models
     weft-dimension                              up to the width of the narrowest model
@@ -26,6 +27,7 @@ from weft.serve.schema_types import (
     SOURCE,
     TARGET,
     TOKEN_ID,
+    TRANSLATOR,
     JsonSchema,
 )
 from weft.serve.served_model import ServedModel
@@ -34,6 +36,7 @@ KINDS: dict[str, Callable[[ServedModel], bool]] = {
     MODEL: lambda served: True,
     DECODER: lambda served: served.kind == "decoder",
     CHAT_MODEL: lambda served: served.can_chat,
+    TRANSLATOR: lambda served: served.kind == "encoder-decoder",
 }
 
 
@@ -89,11 +92,13 @@ class ServedSchema:
         return [name for name, one in served.items() if one is None or accepts(one)]
 
     def need_model(self, schema: JsonSchema) -> None:
-        """A body that may leave out its model may not if there are several."""
+        """A body that may leave out its model may not if there are several, unless it may name
+        languages instead."""
         model = schema.get("properties", {})
         model = model.get("model") if isinstance(model, dict) else None
         options = model.get("anyOf") if isinstance(model, dict) else None
-        is_model = options and str(options[0].get("format", "")).startswith("weft-")
+        kind = str(options[0].get("format", "")) if options else ""
+        is_model = kind.startswith("weft-") and kind != TRANSLATOR
         if is_model and isinstance(model, dict) and len(self.service.models.paths) > 1:
             model["anyOf"] = [one for one in options or () if one != NULL]
             schema["required"] = sorted({*schema.get("required", ()), "model"})

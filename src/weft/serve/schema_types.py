@@ -17,6 +17,7 @@ from weft.sampling.params import MAX_BIAS, SamplingParams
 JsonSchema = dict[str, Any]
 
 MODEL, DECODER, CHAT_MODEL = "weft-model", "weft-decoder", "weft-chat-model"
+TRANSLATOR = "weft-translator"
 TOKEN_ID, DIMENSION = "weft-token-id", "weft-dimension"
 SOURCE, TARGET = "weft-source-language", "weft-target-language"
 MAX_TEXTS, MAX_STOPS = 2048, 64
@@ -68,6 +69,7 @@ def sampling_range(name: str, lowest: float | None = None) -> WithJsonSchema:
 ModelName = Annotated[str, WithJsonSchema({"type": "string", "format": MODEL})]
 DecoderName = Annotated[str, WithJsonSchema({"type": "string", "format": DECODER})]
 ChatModelName = Annotated[str, WithJsonSchema({"type": "string", "format": CHAT_MODEL})]
+TranslatorName = Annotated[str, WithJsonSchema({"type": "string", "format": TRANSLATOR})]
 
 SourceLanguage = Annotated[str, WithJsonSchema({"type": "string", "format": SOURCE})]
 TargetLanguage = Annotated[str, WithJsonSchema({"type": "string", "format": TARGET})]
