@@ -14,10 +14,10 @@ The packages, in the order of the data flow:
     engine/     inference: requests, scheduler, model runner, sampling, beam search
     serve/      HTTP: the protocols of OpenAI, Anthropic, Ollama and LibreTranslate
     look/       traces of forward passes, and their views
-    demo/       the built-in task: dates in 30 languages -> ISO dates
+    demo/       the task of `weft demo`: dates in 30 languages -> ISO dates
     bench/      benchmarks, compared with other systems
     cli/        the program `weft`, one file per command
-    model       what `weft.load` returns: inference and traces
+    model       `weft.load` and its result, `Model`: inference and traces
 
 `import weft` is fast: each public name is imported on first use, and torch with it.
 """

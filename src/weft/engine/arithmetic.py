@@ -1,13 +1,13 @@
-"""What the bits of a forward pass depend on besides weights and settings: name -> value.
+"""Versions and settings that the bits of a forward pass depend on besides weights: name -> value.
 
     version      Weft, with a hash of the modules that compute
     torch        its version, instruction set and precision; the device
     kernels      the compiled library with the hash of its sources, flags and compiler; or torch's
     processor    of a CPU: torch's own kernels are selected by it
-    activations  which quantized matrices round their inputs to int8
+    activations  quantized matrices whose inputs are quantized to int8
 
-The number of threads is not among them: results do not depend on it. All values are short, because
-messages print both values of a part that differs.
+Cache files store these values (cache_file.py). The number of threads is not included, because
+results do not depend on it. Values are short: error messages print both values of a difference.
 """
 
 from __future__ import annotations

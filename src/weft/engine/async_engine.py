@@ -1,4 +1,4 @@
-"""`AsyncEngine`: an engine that a thread steps. Any thread or event loop submits requests.
+"""`AsyncEngine`: an engine that runs in a thread. Any thread or event loop submits requests.
 
     engine = AsyncEngine(Engine(model, tokenizer))
     async for output in engine.stream(request): ...             # asyncio
@@ -6,18 +6,18 @@
     engine.call(lambda engine: engine.statistics()).result()    # runs between two steps
     engine.close()
 
-Only the engine thread (engine_thread.py) touches the engine and runs kernels. It belongs to this
-engine, or is passed in and steps others in turns with it. What other threads want goes through a
-queue that is read between two steps. Requests are checked, and their grammars compiled, in the
-calling thread (`Engine.prepare`).
+Only the engine thread (engine_thread.py) accesses the engine and runs kernels. It belongs to this
+engine alone, or is passed in and shared with other engines. Other threads put commands (submit,
+abort, call) into a queue, which the engine thread reads between two steps. Requests are checked and
+their grammars compiled in the calling thread (`Engine.prepare`).
 
-The thread starts at first use. While nothing runs it holds only a weak reference, so that an engine
-that is dropped without `close` is collected. Outputs for one event loop are delivered with one
-wakeup per step. Differs from vLLM's AsyncLLM, whose engine is a process of its own: here outputs
-are passed without serialization, and the engine releases the GIL in its kernels.
+The thread starts at first use. While the engine is idle, the thread holds only a weak reference to
+it, so an engine that is dropped without `close` is garbage collected. Outputs for one event loop
+are delivered with one wakeup per step. Differs from vLLM's AsyncLLM, whose engine is a separate
+process: outputs are passed without serialization, and the kernels release the GIL.
 
-`is_threaded=False`: no thread; whoever waits for an output runs the steps (`EngineClient`). For
-training, whose evaluation uses the weights of the training thread, and for tests.
+`is_threaded=False`: no thread; a caller that waits for an output runs the steps (`EngineClient`).
+For evaluation during training, which uses the weights of the training thread, and for tests.
 """
 
 from __future__ import annotations
@@ -55,22 +55,21 @@ Receiver = Callable[[RequestOutput], None]
 Converter = Callable[[RequestOutput], RequestOutput]
 """Called in the engine thread with each output before it is received. It must not raise."""
 Command = Callable[["AsyncEngine"], None]
-"""What another thread wants; runs in the engine thread between two steps."""
+"""A command of another thread; runs in the engine thread between two steps."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A request on its way to the engine thread."""
+    """A request that was submitted and not yet added to the engine."""
 
     request: PreparedRequest
     receive: Receiver
     set_times: Callable[[RequestTimes], None] | None = None
-    """Called before the first output, with an object in which the scheduler records the times of
-    the request."""
+    """Called before the first output with the object that holds the times of the request."""
 
 
 MAX_FAILURES = 3
-"""Steps that may fail one after another without an output before the engine thread gives up."""
+"""Consecutive failed steps after which the engine thread stops the engine."""
 
 
 class AsyncEngine:
@@ -83,7 +82,8 @@ class AsyncEngine:
         now: Callable[[], float] = time.monotonic,
         thread: EngineThread | None = None,
     ) -> None:
-        """`thread`: steps this engine in turns with others; None: one that ends with it."""
+        """`thread`: a thread shared with other engines; None: a thread of its own, which `close`
+        ends."""
         self.engine, self.is_threaded, self.now = engine, is_threaded, now
         self.is_thread_owner = thread is None
         self.engine_thread = EngineThread() if thread is None else thread
@@ -91,15 +91,15 @@ class AsyncEngine:
         self.received: deque[RequestOutput] = deque()
         """Outputs of the last step that were not delivered yet."""
         self.receivers: dict[str, Receiver] = {}
-        """By the id of an active request."""
+        """Receivers of the active requests, by request id."""
         self.loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelivery]
         self.loops = weakref.WeakKeyDictionary()
         self.step_began_at: float | None = None
-        """While a step or commands run, when they began: a watchdog reads it."""
+        """Start time of the step or command that runs now, for a watchdog; None: none runs."""
         self.num_failures = 0
         self.num_threads = torch.get_num_threads()
         self.failure: BaseException | None = None
-        """Why the engine is not stepped any more; None while it is."""
+        """The exception that stopped the engine; None: it is running."""
         self.is_closed = False
         self.has_ended = threading.Event()
         """Set when the thread has left the engine for good."""
@@ -129,35 +129,36 @@ class AsyncEngine:
         return request.id
 
     def submit_all(self, submissions: Sequence[Submission]) -> None:
-        """Submit requests that were prepared; the next step sees all of them."""
+        """Submit prepared requests; all of them are added before the next step."""
         self.post(partial(AsyncEngine.add_all, submissions=submissions))
 
     def submit_embedding(self, ids: Iterable[int], receive: Receiver, request_id: str = "") -> str:
-        """Submit a text whose hidden states are wanted."""
+        """Submit a text to embed; its output has the hidden states."""
         return self.submit(self.engine.prepare_embedding(ids, request_id or None), receive)
 
     def submit_score(self, ids: Iterable[int], receive: Receiver, request_id: str = "") -> str:
-        """Submit a text whose log-probabilities are wanted."""
+        """Submit a text to score; its output has the log-probabilities of its tokens."""
         return self.submit(self.engine.prepare_score(ids, request_id or None), receive)
 
     def abort(self, request_id: str) -> None:
-        """Remove a request before the next step; its pages are free then. Does nothing if it is not
-        active. May be called in any thread and at any time, as by the garbage collector."""
+        """Abort a request and free its pages before the next step. Does nothing if it is not
+        active. Safe to call from any thread and from finalizers."""
         if self.is_usable:
             self.commands.append(partial(AsyncEngine.remove, request_id=request_id))
             if self.is_threaded:
                 self.engine_thread.wake()
 
     def call(self, function: Callable[[Engine], T]) -> Future[T]:
-        """Run a function with the engine between two steps."""
+        """Call `function(engine)` in the engine thread between two steps; returns a future of its
+        result."""
         future: Future[T] = Future()
         self.post(partial(run_into, future=future, function=function))
         return future
 
     def run_units(self, units: Units[T]) -> Future[T]:
         """Run a generator in the engine thread, one unit (up to its next `yield`) between two
-        steps; its value is the result. Cancelling the future ends it after the current unit. The
-        kernels that it calls are those of the thread; it must not change the engine's state."""
+        steps; its return value is the result. Cancelling the future ends it after the current unit.
+        It may run kernels, and must not change the engine's state."""
         self.check_usable()
         if not self.is_threaded:
             return run_all(units)
@@ -171,9 +172,9 @@ class AsyncEngine:
     def stream(
         self, *requests: GenerationRequest | PreparedRequest, convert: Converter | None = None
     ) -> OutputStream:
-        """Submit requests from a coroutine; their outputs, up to the end of all of them. Closing or
-        dropping the stream aborts what has not ended. `convert`: changes each output in the engine
-        thread, as pooling does, whose kernels must not run in the event loop."""
+        """Submit requests from a coroutine and iterate over their outputs until all have ended.
+        Closing or dropping the stream aborts the unfinished ones. `convert` is applied to each
+        output in the engine thread, for work that must not run in the event loop (pooling)."""
         loop = asyncio.get_running_loop()
         delivery = self.loops.setdefault(loop, LoopDelivery(loop))
         prepared = [
@@ -193,7 +194,7 @@ class AsyncEngine:
         return stream
 
     def post(self, command: Command) -> None:
-        """Let the engine thread run a command before its next step."""
+        """Queue a command, which the engine thread runs before its next step."""
         self.check_usable()
         self.num_threads = torch.get_num_threads()
         self.commands.append(command)
@@ -227,7 +228,7 @@ class AsyncEngine:
         )
 
     def add_all(self, submissions: Sequence[Submission]) -> None:
-        """Engine thread: add requests. Repeating it changes nothing."""
+        """Engine thread: add requests. Idempotent."""
         for submission in submissions:
             self.add(submission)
 
@@ -255,7 +256,7 @@ class AsyncEngine:
 
     @property
     def busy_since(self) -> float | None:
-        """When the step, command or background unit began that the engine thread runs now."""
+        """Start time of the step, command or background unit that the engine thread runs now."""
         began = self.step_began_at
         return self.engine_thread.unit_began_at if began is None else began
 
@@ -269,7 +270,7 @@ class AsyncEngine:
         return not self.engine.is_idle
 
     def run_commands(self) -> None:
-        """Engine thread: run the commands that have arrived. One that is interrupted runs again."""
+        """Engine thread: run the queued commands. A command that is interrupted is run again."""
         try:
             while self.commands:
                 self.step_began_at = self.now()
@@ -280,8 +281,8 @@ class AsyncEngine:
         self.flush()
 
     def run_step(self, is_shared: bool = False) -> None:
-        """Engine thread: one engine step; its outputs go to their receivers. `is_shared`: another
-        engine of the thread waits for its turn."""
+        """Engine thread: run one engine step and deliver its outputs. `is_shared`: another engine
+        of the thread has work."""
         self.engine.scheduler.state.is_shared = is_shared
         if self.is_threaded and torch.get_num_threads() != self.num_threads:
             torch.set_num_threads(self.num_threads)  # OpenMP has one setting for each thread
@@ -302,7 +303,8 @@ class AsyncEngine:
         self.deliver()
 
     def deliver(self) -> None:
-        """Engine thread: give outputs to their receivers. One that raises loses its request."""
+        """Engine thread: pass outputs to their receivers. If a receiver raises, its request is
+        aborted."""
         while self.received:
             request_id, is_end = self.received[0].request_id, self.received[0].is_end
             receive = self.receivers.get(request_id, ignore)
@@ -318,7 +320,7 @@ class AsyncEngine:
         self.flush()
 
     def will_follow(self, request_id: str) -> bool:
-        """Whether another output of a request can follow: that of another sample."""
+        """Whether further outputs of a request will follow, such as those of its other samples."""
         is_here = any(output.request_id == request_id for output in self.received)
         return is_here or self.engine.is_active(request_id)
 
@@ -328,7 +330,8 @@ class AsyncEngine:
             delivery.flush()
 
     def fail(self, error: BaseException) -> None:
-        """Engine thread: the engine stops. All requests get an error, and no more are accepted."""
+        """Engine thread: stop the engine after an exception. All requests end with an error, and no
+        new ones are accepted."""
         self.failure = error
         log.critical("engine=stopped requests=%d", len(self.receivers), exc_info=error)
         self.end_requests(f"the engine stopped with {type(error).__name__}: {error}")
@@ -337,13 +340,13 @@ class AsyncEngine:
             self.engine_thread.close()
 
     def end(self) -> None:
-        """Engine thread: the engine was closed."""
+        """Engine thread: the engine was closed; end all requests with an error."""
         self.run_commands()
         self.end_requests("the engine was closed")
         self.has_ended.set()
 
     def end_requests(self, reason: str) -> None:
-        """All requests get an error as their last output."""
+        """End all requests with an error as their last output."""
         for request_id in list(self.receivers):
             self.end_request(request_id, reason)
         self.flush()
@@ -357,12 +360,12 @@ class AsyncEngine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether requests can be served: the thread works, or has not been needed yet."""
+        """Whether requests can be served: the thread runs, or has not been started yet."""
         return self.failure is None and not self.is_closed and self.engine_thread.is_alive
 
     def close(self) -> None:
-        """Stop after the current step, and end the thread unless others use it. Requests that run
-        are dropped."""
+        """Stop after the current step, and end the thread unless other engines use it. Running
+        requests end with an error."""
         self.is_closed = True
         if self.is_thread_owner:
             self.engine_thread.close()

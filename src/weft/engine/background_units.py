@@ -1,7 +1,7 @@
-"""`BackgroundUnits`: long computations in units of some milliseconds, between the steps of engines.
+"""`BackgroundUnits`: long computations in units of a few milliseconds, between engine steps.
 
-    future = units.submit(generator)        any thread; the generator's value is the result
-    units.run_one()                         engine thread: one unit of the job that waits longest
+    future = units.submit(generator)        any thread; the generator's return value is the result
+    units.run_one()                         engine thread: one unit of the next job, round robin
 
 A generator runs up to its next `yield` at a time. Jobs take turns, one unit each, and the engine
 thread runs one unit between two steps, so that running requests are delayed by one unit per step,
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Units = Generator[None, None, T]
-"""Yields after each unit of work and returns the result."""
+"""A generator that yields after each unit of work and returns the result."""
 
 
 @dataclass(eq=False)
@@ -31,12 +31,13 @@ class UnitJob:
 
 
 class BackgroundUnits:
-    """The jobs of one thread. `submit` may be called in any thread, the rest in that one."""
+    """The jobs of one thread. `submit` may be called from any thread, all other methods from that
+    one."""
 
     def __init__(self) -> None:
         self.jobs: deque[UnitJob] = deque()
         self.num_units = 0
-        """Units that were run so far."""
+        """Number of units that were run so far."""
 
     @property
     def has_work(self) -> bool:
@@ -49,7 +50,8 @@ class BackgroundUnits:
         return future
 
     def run_one(self) -> bool:
-        """Run one unit of the first job and put it at the end. False: there is none."""
+        """Run one unit of the first job and move the job to the end. Returns False if there is no
+        job."""
         if not self.jobs:
             return False
         job = self.jobs.popleft()
@@ -69,7 +71,7 @@ class BackgroundUnits:
         return True
 
     def cancel_all(self) -> None:
-        """Cancel all jobs: the thread ends."""
+        """Cancel all jobs, because the thread ends."""
         while self.jobs:
             job = self.jobs.popleft()
             job.future.cancel()

@@ -6,8 +6,9 @@
     completions               requests -> Completions, in order
     abort                     free the pages of a request that is not needed any more
 
-A caller waits for outputs in a queue; the engine thread fills it. An iterator that is closed or
-dropped early aborts its requests. With an AsyncEngine without a thread, who waits runs the steps.
+A caller waits for outputs in a queue, which the engine thread fills. An iterator that is closed or
+dropped early aborts its requests. If the AsyncEngine has no thread, the caller that waits runs the
+steps.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ IndexedOutput = tuple[int, RequestOutput]
 """Index of a request among several, and its last output."""
 
 Progress = Callable[[int], None]
-"""Called with the number of texts that have just been finished."""
+"""Called with the number of texts that have finished since the last call."""
 
 
 class Searcher(Protocol):
     """Runs beam searches: an EngineClient or a WorkerPool."""
 
     def search(self, requests: Sequence[GenerationRequest]) -> Iterator[IndexedOutput]:
-        """Index of a request and its last output, with hypotheses or an error, as the searches
-        finish."""
+        """Iterate over (index, last output) of beam searches, as they finish. An output has
+        hypotheses or an error."""
 
 
 @dataclass
@@ -51,17 +52,17 @@ class Completion:
     """One generated text, complete once `finish` is set."""
 
     index: int = 0
-    """Index among the n completions of its prompt."""
+    """Index among the n completions of the prompt."""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
-    """Without the end token."""
+    """Generated token ids, without the end token."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    """One per token, and one for an end token; empty unless requested."""
+    """Log-probabilities, one per token and one for an end token; empty unless requested."""
     finish: FinishReason | None = None
     num_prompt: int = 0
     """Number of prompt tokens."""
     error: str | None = None
-    """Why the request failed; None: it did not."""
+    """Error message of a request that failed; None: it succeeded."""
 
     def add(self, output: RequestOutput) -> None:
         """Append the output of one step."""
@@ -83,10 +84,10 @@ class Translation:
     text: str
     score: float | None
     unknown_ids: tuple[int, ...] = ()
-    """Ids that the tokenizer does not have, and that are left out of the text: a model whose
-    vocabulary is rounded up can generate them."""
+    """Generated ids that the tokenizer does not have, left out of the text. A model whose
+    vocabulary size is rounded up can generate them."""
     error: str | None = None
-    """Why there is no translation; those of other texts are not affected."""
+    """Error message of a text that failed; the other texts are not affected."""
 
 
 EMPTY_TRANSLATION = Translation("", None)
@@ -98,10 +99,10 @@ class OutputQueue:
     def __init__(self) -> None:
         self.outputs: SimpleQueue[RequestOutput] = SimpleQueue()
         self.num_left: dict[str, int] = {}
-        """By request: samples whose last output has not been read."""
+        """Number of samples whose last output has not been read, by request."""
 
     def read(self, output: RequestOutput) -> bool:
-        """Note that an output was read; whether it was the last of its request."""
+        """Count an output that was read; returns whether it was the last of its request."""
         if output.request_id not in self.num_left:
             return False
         if output.error is not None:
@@ -120,9 +121,9 @@ class EngineClient:
             AsyncEngine(engine, is_threaded) if isinstance(engine, Engine) else engine
         )
         self.engine = self.async_engine.engine
-        """Not to be used while requests run; `async_engine.call` may be."""
+        """Do not use while requests run; use `call` instead."""
         self.output_queues: dict[str, OutputQueue] = {}
-        """By request, until it is aborted or its last output was read."""
+        """By request id, until the request is aborted or its last output was read."""
 
     def __repr__(self) -> str:
         return f"EngineClient({self.async_engine!r})"
@@ -132,11 +133,11 @@ class EngineClient:
         return self.open_iterator(self.engine.prepare, [request]).release()[0]
 
     def submit_embedding(self, ids: Sequence[int]) -> str:
-        """Submit a text whose hidden states are wanted."""
+        """Submit a text to embed; its output has the hidden states."""
         return self.open_iterator(self.engine.prepare_embedding, [ids]).release()[0]
 
     def submit_score(self, ids: Sequence[int]) -> str:
-        """Submit a text whose log-probabilities are wanted."""
+        """Submit a text to score; its output has the log-probabilities of its tokens."""
         return self.open_iterator(self.engine.prepare_score, [ids]).release()[0]
 
     def submit_all(self, requests: Sequence[GenerationRequest]) -> list[str]:
@@ -169,12 +170,12 @@ class EngineClient:
             raise
 
     def generate(self, request: GenerationRequest) -> RequestIterator[RequestOutput]:
-        """Submit a request; its outputs, step by step, up to its end."""
+        """Submit a request and iterate over its outputs, one per step."""
         iterator = self.open_iterator(self.engine.prepare, [request])
         return iterator.then(self.outputs(iterator.ids[0]))
 
     def stream(self, request_id: str) -> RequestIterator[RequestOutput]:
-        """The outputs of a request, up to its end."""
+        """Iterate over the outputs of a submitted request until it ends."""
         return RequestIterator(self, [request_id], self.outputs(request_id))
 
     def outputs(self, request_id: str) -> Iterator[RequestOutput]:
@@ -188,16 +189,18 @@ class EngineClient:
                 return
 
     def results(self, ids: Sequence[str]) -> RequestIterator[IndexedOutput]:
-        """Index in `ids` and last output of each request."""
+        """Iterate over (index in `ids`, last output) of the requests, as they finish."""
         return RequestIterator(self, ids, self.last_outputs(ids))
 
     def embeddings(self, texts: Sequence[Sequence[int]]) -> RequestIterator[IndexedOutput]:
-        """Index of a text and its hidden states, as they are computed."""
+        """Iterate over (index, output with the hidden states) of the texts, as they are
+        computed."""
         iterator = self.open_iterator(self.engine.prepare_embedding, texts)
         return iterator.then(self.last_outputs(iterator.ids))
 
     def scores(self, texts: Sequence[Sequence[int]]) -> RequestIterator[IndexedOutput]:
-        """Index of a text and its log-probabilities, as they are computed."""
+        """Iterate over (index, output with the log-probabilities) of the texts, as they are
+        computed."""
         iterator = self.open_iterator(self.engine.prepare_score, texts)
         return iterator.then(self.last_outputs(iterator.ids))
 
@@ -213,8 +216,8 @@ class EngineClient:
                 yield waiting.pop(output.request_id), last
 
     def search(self, requests: Sequence[GenerationRequest]) -> RequestIterator[IndexedOutput]:
-        """Index of a request and its last output, with hypotheses or an error, as the searches
-        finish."""
+        """Iterate over (index, last output) of beam searches, as they finish. An output has
+        hypotheses or an error."""
         iterator = self.open_iterator(self.engine.prepare, requests)
         return iterator.then(self.last_outputs(iterator.ids, is_checked=False))
 

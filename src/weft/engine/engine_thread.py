@@ -6,14 +6,14 @@
     thread.close()
 
 One thread for all models of a process: libgomp creates a team of threads for every thread that runs
-kernels, and two teams on the same cores wait for each other. Engines that have work get equal
-shares of the wall time (turns.py), and their steps are kept short meanwhile (latency_budget.py).
-Before each step the thread runs the commands of all engines, and one unit of the background work
+kernels, and two teams compete for the same cores. Engines that have work get equal shares of the
+wall time (turns.py); while several have work, their steps are kept short (latency_budget.py).
+Before each step the thread runs the commands of all engines, and one background unit
 (background_units.py) if there is any.
 
-The thread starts at first use. While nothing runs it holds weak references only, so that a thread
-that is dropped without `close` ends, and so does an engine. An engine that fails is removed, and
-the others continue; an exception outside of an engine ends the thread and all of its engines.
+The thread starts at first use. While it is idle, it holds only weak references, so an engine or an
+EngineThread that is dropped without `close` is garbage collected. An engine that fails is removed,
+and the others continue; an exception outside of an engine ends the thread and all of its engines.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from weft.engine.turns import TimeShare, Turns
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
-"""`close` waits so long for the current step."""
+"""Seconds that `close` waits for the current step."""
 
 
 class SteppedEngine(Protocol):
-    """What the thread needs of an engine; all methods are called in the thread."""
+    """The interface of an engine that the thread uses; all methods are called in the thread."""
 
     is_closed: bool
 
@@ -48,7 +48,7 @@ class SteppedEngine(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """Whether a step has anything to do."""
+        """Whether there is anything to compute or deliver."""
 
     def run_commands(self) -> None: ...
 
@@ -56,10 +56,10 @@ class SteppedEngine(Protocol):
         """One step; `is_shared`: another engine has work as well."""
 
     def fail(self, error: BaseException) -> None:
-        """The engine is not stepped any more, because of this error."""
+        """Called after an exception: the thread will not step this engine again."""
 
     def end(self) -> None:
-        """The engine is not stepped any more, because it was closed."""
+        """Called after the engine was closed: the thread will not step it again."""
 
 
 @dataclass(eq=False)
@@ -77,11 +77,11 @@ class EngineThread:
         self.now, self.turns = now, Turns()
         self.background = BackgroundUnits()
         self.unit_began_at: float | None = None
-        """While a background unit runs, when it began by time.monotonic."""
+        """Start time of the running background unit, by time.monotonic; None: none runs."""
         self.members: list[Member] = []
         """Replaced as a whole, never changed: the thread iterates over it."""
         self.wakeups: SimpleQueue[None] = SimpleQueue()
-        """One for each command. `put` may be called anywhere, as by the garbage collector."""
+        """One item per command. `put` may be called from any thread and from finalizers."""
         self.is_closed = False
         self.pid = os.getpid()
         self.thread: threading.Thread | None = None
@@ -103,7 +103,7 @@ class EngineThread:
             self.members = [one for one in self.members if one is not member]
 
     def wake(self) -> None:
-        """Let the thread look for commands and work."""
+        """Wake the thread to check for commands and work."""
         self.wakeups.put(None)
 
     def start(self) -> None:
@@ -121,25 +121,25 @@ class EngineThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether engines can be stepped: the thread works, or has not been needed yet."""
+        """Whether engines can be stepped: the thread runs, or has not been started yet."""
         is_dead = self.thread is not None and not self.thread.is_alive()
         return not self.is_closed and not is_dead
 
     @property
     def can_wait(self) -> bool:
-        """Whether the thread runs, and the caller is not in it."""
+        """Whether the thread runs and is not the calling thread, so that it can be waited for."""
         thread = self.thread
         is_other = thread is not None and thread is not threading.current_thread()
         return is_other and os.getpid() == self.pid
 
     def run_until_idle(self) -> None:
-        """Thread: turns until no engine has anything to do."""
+        """Thread: run turns until no engine has work."""
         while not self.is_closed and self.run_turn():
             pass
 
     def run_turn(self) -> bool:
-        """Thread: the commands of all engines, one background unit, then one step of one engine.
-        False: there is nothing to do."""
+        """Thread: run the commands of all engines, one background unit, then one step of one
+        engine. Returns False if there was nothing to do."""
         busy = {
             member.share: (member, engine)
             for member, engine in self.engines()
@@ -153,7 +153,7 @@ class EngineThread:
         return True
 
     def run_unit(self) -> bool:
-        """Thread: one background unit. False: there was none."""
+        """Thread: run one background unit. Returns False if there was none."""
         self.unit_began_at = time.monotonic()
         try:
             return self.background.run_one()
@@ -161,7 +161,7 @@ class EngineThread:
             self.unit_began_at = None
 
     def engines(self) -> Iterator[tuple[Member, SteppedEngine]]:
-        """The engines that were not dropped."""
+        """The engines that still exist; removes those that were garbage collected."""
         for member in self.members:
             engine = member.ref()
             if engine is None:
@@ -170,7 +170,7 @@ class EngineThread:
                 yield member, engine
 
     def prepare(self, member: Member, engine: SteppedEngine) -> bool:
-        """Run the commands of an engine; whether it has work then."""
+        """Run the commands of an engine; returns whether it has work afterwards."""
         if engine.is_closed:
             self.remove(member)
             engine.end()
@@ -182,7 +182,8 @@ class EngineThread:
     def run_timed(
         self, member: Member, engine: SteppedEngine, function: Callable[[], None]
     ) -> bool:
-        """Call a function of an engine and charge it the time. False: it has failed."""
+        """Call a function of an engine and add its duration to the engine's share. Returns False if
+        it raised."""
         begin = self.now()
         try:
             function()
@@ -195,7 +196,7 @@ class EngineThread:
             self.turns.charge(member.share, self.now() - begin)
 
     def end(self) -> None:
-        """Thread: it was closed, and so are its engines."""
+        """Thread: close all engines, because the thread was closed."""
         self.background.cancel_all()
         for member, engine in self.engines():
             engine.is_closed = True
@@ -203,7 +204,7 @@ class EngineThread:
             engine.end()
 
     def fail(self, error: BaseException) -> None:
-        """Thread: it ends, and its engines with it."""
+        """Thread: stop all engines, because of an exception outside of them."""
         self.is_closed = True
         self.background.cancel_all()
         for member, engine in self.engines():
@@ -211,7 +212,7 @@ class EngineThread:
             engine.fail(error)
 
     def close(self) -> None:
-        """End the thread after the current step. Requests that run are dropped."""
+        """End the thread after the current step. Running requests end with an error."""
         self.is_closed = True
         self.wake()
         if self.thread is None:
@@ -221,7 +222,7 @@ class EngineThread:
 
 
 OPEN: weakref.WeakSet[EngineThread] = weakref.WeakSet()
-"""Closed when the interpreter exits: a thread must not be inside a kernel then."""
+"""Closed at interpreter exit: no thread may be inside a kernel then."""
 
 
 @atexit.register

@@ -1,14 +1,14 @@
-"""`Turns`: which of several engines runs the next step, so that they share the wall time equally.
+"""`Turns`: chooses which of several engines runs the next step, so that they share time equally.
 
     turns = Turns()
     share = turns.choose([a, b])        the share of the engine that has used the least time
     turns.charge(share, seconds)        its step has taken so long
 
 Fair queueing by measured times, as in deficit round robin (Shreedhar 1995) with a negative deficit:
-the time of a step is known only afterwards, so an engine that took more than its share waits until
-the others have caught up. Of two engines that have work all the time, neither is ahead of the other
-by more than one of its steps. Time without work is lost: an engine that comes back starts where the
-engine that is furthest behind stands (start-time fair queueing, Goyal 1996).
+the duration of a step is known only afterwards, so an engine that took more than its share waits
+until the others have caught up. Of two engines that always have work, neither is ahead of the other
+by more than one of its steps. Idle time earns no credit: an engine that gets work starts at the
+lowest share of the busy ones (start-time fair queueing, Goyal 1996).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MIN_SECONDS = 1e-6
-"""A step counts at least so much: a clock that does not advance must not keep others waiting."""
+"""Minimum time charged for a step, so that a clock that does not advance cannot starve the
+others."""
 
 
 @dataclass(eq=False)
@@ -25,7 +26,7 @@ class TimeShare:
     """Wall time that one engine has used."""
 
     seconds: float = 0.0
-    """Raised by `Turns` when the engine gets work, so that earlier idle time does not count."""
+    """Raised by `Turns` when the engine gets work, so that idle time earns no credit."""
     last_turn: int = 0
     """Number of the last turn that it got."""
 
@@ -35,14 +36,15 @@ class Turns:
 
     def __init__(self) -> None:
         self.active: Sequence[TimeShare] = ()
-        """Those that had work at the last turn."""
+        """Shares of the engines that had work at the last turn."""
         self.reached = 0.0
-        """Seconds that all of them have used: where an engine that gets work starts."""
+        """Seconds that each busy engine has used at least: where an engine that gets work
+        starts."""
         self.number = 0
 
     def choose(self, active: Sequence[TimeShare]) -> TimeShare:
-        """The next one among those that have work; among equal ones, that which has waited for the
-        most turns."""
+        """Choose the next engine among those that have work: least used time; ties: longest wait in
+        turns."""
         self.active, self.number = active, self.number + 1
         chosen = active[0]
         for share in active:
@@ -54,7 +56,7 @@ class Turns:
         return chosen
 
     def charge(self, share: TimeShare, seconds: float) -> None:
-        """An engine has used the thread for so long."""
+        """Add the duration of a step to an engine's share."""
         share.seconds += max(seconds, MIN_SECONDS)
         if self.active:
             self.reached = max(self.reached, min([one.seconds for one in self.active]))
