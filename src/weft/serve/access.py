@@ -1,9 +1,10 @@
-"""Browser safety: a web page must not use a server on the same machine without being asked.
+"""Checks against requests of foreign web pages: headers of a request -> ApiError or CORS headers.
 
-The Host header must be a known name, which defeats DNS rebinding; a request with a foreign Origin
-is refused unless `--cors` allows it; and the routes of OpenAI and Anthropic need the content type
-application/json, which a page cannot send to another origin without asking first. Pages of origins
-that `--cors` allows get the headers of CORS, on errors and preflight requests too.
+Without them, any page in a browser could use a server on the same machine. The Host header must be
+a known name (against DNS rebinding); a request with a foreign Origin is rejected unless `--cors`
+allows it; and the routes of OpenAI and Anthropic require the content type application/json, which a
+page cannot send to another origin without a CORS preflight request. Responses to allowed origins
+have CORS headers, also on errors and preflight requests.
 """
 
 from __future__ import annotations

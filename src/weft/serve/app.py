@@ -1,11 +1,11 @@
-"""The ASGI application: protocols as routers, and what holds for all of them.
+"""The ASGI application: one router per protocol, and a middleware for all requests.
 
     app = create_app(service)
 
-The middleware gives each request an id (x-request-id), checks Host and Origin, the size of the body
-and the API key, turns every exception into the error shape of its protocol, and reports each
-request that has ended to the service's sinks. A fault of the server is a 500 with the request's id
-and one traceback in the log.
+The middleware assigns an id to each request (x-request-id), checks Host, Origin, API key and body
+size, converts every exception to the error format of the protocol, and passes a record of each
+finished request to the sinks of the service (log, metrics). An internal error is a 500 with the id
+of the request, and a traceback in the log.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ log = logging.getLogger(__name__)
 
 MAX_ID = 128
 SEND_SECONDS = 1.0
-"""Time for a message to a client that reads, such as the error event after the deadline."""
+"""Minimum time for sending a message, such as the error event after the deadline."""
 BODY_SECONDS = 1.0
-"""Time for a body that is there, however short the timeout of its request."""
+"""Minimum time for receiving a body, however short the timeout of the request."""
 
 
 def create_app(
@@ -84,12 +84,12 @@ def create_app(
 
 
 async def reraise(request: Request, error: Exception) -> Response:
-    """Leave an exception to the middleware, which answers in the shape of the protocol."""
+    """Reraise, so that the middleware answers in the error format of the protocol."""
     raise error
 
 
 class CallMiddleware:
-    """Creates the HttpCall of each request and answers its exceptions."""
+    """Creates the HttpCall of each request and converts exceptions to responses."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -141,7 +141,8 @@ class CallMiddleware:
                 scope.update(original)
 
     def enter(self, call: HttpCall) -> None:
-        """Check who calls, from where, and whether requests are accepted."""
+        """Check origin, API key, server state and body size of a request, and set its caller and
+        timeout."""
         request = call.request
         check_access(call)
         if not is_open(call):
@@ -173,7 +174,7 @@ class CallMiddleware:
 
 
 async def load_on_demand(call: HttpCall, name: str) -> None:
-    """Load a model in a thread; an ApiError 503 or 504 if that fails or takes too long."""
+    """Load a model in a thread; raises an ApiError 503 if that fails, 504 if it takes too long."""
     # shielded: others may wait for the same model
     loading = asyncio.shield(asyncio.wrap_future(call.service.models.load_later(name)))
     try:
@@ -188,7 +189,7 @@ async def load_on_demand(call: HttpCall, name: str) -> None:
 
 
 def error_of(error: Exception) -> ApiError | None:
-    """The answer to an exception that the caller has caused; None for a fault of the server."""
+    """The error response to an exception that the caller has caused; None for an internal error."""
     if isinstance(error, (RequestValidationError, ValidationError)):
         message, where = validation_message(error)
         return ApiError(400, message, param=where)
@@ -219,14 +220,14 @@ def request_id_of(headers: Headers) -> str:
 
 
 def incomplete_body(seconds: float) -> ApiError:
-    """The answer to a client that has stopped sending: the connection cannot be used again."""
+    """The error for a client that has stopped sending; the connection is closed."""
     message = f"the body was not complete after {seconds:g} s. Send the request again."
     return ApiError(408, message, headers={"connection": "close"})
 
 
 class LimitedBody:
-    """Counts the bytes of a body without a length, waits for them until the deadline of the call,
-    and can repeat them if they are kept."""
+    """Receives a body up to a maximum size and until the deadline of the call. With `is_kept`, the
+    messages are stored and can be replayed."""
 
     def __init__(self, receive: Receive, limit: int, is_kept: bool = False) -> None:
         self.inner, self.limit, self.size, self.is_kept = receive, limit, 0, is_kept
@@ -250,7 +251,7 @@ class LimitedBody:
         return message
 
     async def next_message(self) -> Message:
-        """What the server receives next: a part of the body, or afterwards a disconnect."""
+        """The next ASGI message: a part of the body, or afterwards a disconnect."""
         if self.is_complete or self.call is None:
             return await self.inner()
         try:
@@ -260,13 +261,13 @@ class LimitedBody:
             raise incomplete_body(self.call.timeout) from None
 
     def replay(self) -> None:
-        """Let the next reader begin with the first message."""
+        """Start again with the first message."""
         self.repeated = deque(self.messages)
 
 
 class Sender:
-    """Adds headers to the response, notes its status, and waits until the deadline of the call for
-    a client that does not read."""
+    """Sends the response with additional headers and records its status. Gives up on a client that
+    does not read until the deadline of the call."""
 
     def __init__(self, send: Send, record: RequestRecord) -> None:
         self.inner, self.record = send, record

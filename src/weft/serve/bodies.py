@@ -1,13 +1,13 @@
-"""Request bodies: what a protocol's fields mean here, and unknown ones with the nearest known name.
+"""Request bodies: the class of each field, and errors for unknown fields with the nearest name.
 
     class CompletionBody(Body):
         prompt: str
-        user: NoEffect[str] = None          accepted, and does nothing
+        user: NoEffect[str] = None          accepted and ignored
         suffix: Annotated[Any, rejected("Leave it out.")] = None
 
-Every field has a class, which is also its documentation (docs/serve.md is generated from it):
-honored, no effect, template variable, or rejected. `Body` rejects unknown fields, unless the server
-is lenient: then they are named in the header x-weft-warning. `LooseBody` ignores them.
+Every field has one of four classes: honored, no effect, template variable, or rejected; the tables
+of docs/serve.md are generated from them. `Body` rejects unknown fields; with `--lenient` the header
+x-weft-warning names them instead. `LooseBody` ignores them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FieldClass:
-    """What a field of a request does."""
+    """The class of a field."""
 
     name: str
     """honored, no effect, template variable or rejected."""
     note: str = ""
     code: str | None = None
-    """Of the error of a rejected field."""
+    """End of the error message of a rejected field."""
 
 
 HONORED = FieldClass("honored")
@@ -43,18 +43,18 @@ NO_EFFECT = FieldClass("no effect")
 TEMPLATE = FieldClass("template variable")
 
 NoEffect = Annotated[T | None, NO_EFFECT]
-"""Accepted because clients send it; it has no meaning for this server."""
+"""A field that clients send and that has no effect here."""
 TemplateVariable = Annotated[T | None, TEMPLATE]
-"""Passed to the model's chat template."""
+"""A field that is passed to the chat template."""
 
 
 NOTHING: tuple[object, ...] = (None, False, "", [], {})
-"""Values with which clients say that they do not use a field."""
+"""Values that mean that a field is not used."""
 
 
 def rejected(note: str, code: str | None = None) -> FieldClass:
-    """The class of a field that is answered with 400: `Annotated[Any, rejected("Leave it out.")]`.
-    null, false and empty values are accepted: they ask for nothing."""
+    """The class of a field that is an error 400: `Annotated[Any, rejected("Leave it out.")]`. null,
+    false and empty values are accepted."""
     return FieldClass("rejected", note, code)
 
 

@@ -1,12 +1,12 @@
-"""`--cache` -> the KV cache of each served model.
+"""`--cache` -> KV cache size of each served model.
 
-    --cache 4           4 GiB for all models together, those included that are loaded later
-    --cache auto        half of the memory that their weights leave
-    --cache 0           nothing is kept between requests; each model has 1 GiB for those that run
+    --cache 4           4 GiB for all models together, including those that are loaded later
+    --cache auto        half of the memory that remains after the weights
+    --cache 0           nothing is kept between requests; each model has 1 GiB for running requests
 
-The shares are fixed and equal among the models that have a KV cache (encoders have none), so that a
-model that is loaded on demand finds its share. A share is an upper bound in bytes: if it has no
-room for a sequence of the model's maximum length, the model is served with a shorter one.
+Shares are fixed and equal for all models with a KV cache (encoders have none), so that memory is
+left for models that are loaded on demand. A share is an upper bound in bytes: if a sequence of the
+model's maximum length does not fit, the model is served with a shorter context length.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from weft.serve.config import ServeConfig
 log = logging.getLogger(__name__)
 
 MIN_AUTO_GIB = 0.0625
-"""Of each model with --cache auto; an error says so if there is less memory than that."""
+"""Minimum share of a model with --cache auto. Less memory is an error when the model is loaded."""
 MIN_LEN = 2
-"""A token of the prompt and one of the answer."""
+"""Minimum context length: one token of the prompt and one of the answer."""
 
 
 def engine_config(config: ServeConfig, paths: Mapping[str, str]) -> EngineConfig:
@@ -44,7 +44,8 @@ def engine_config(config: ServeConfig, paths: Mapping[str, str]) -> EngineConfig
 
 
 def cache_share(cache: float | str, paths: Mapping[str, str]) -> float | str:
-    """GiB of each model's KV cache; auto for a single model: measured when it is loaded."""
+    """GiB of each model's KV cache; "auto" for a single model, whose size is determined when it is
+    loaded."""
     if cache == 0 or len(paths) == 1:
         return cache
     num_shares = max(1, sum(map(has_kv_cache, paths.values())))
@@ -56,7 +57,7 @@ def cache_share(cache: float | str, paths: Mapping[str, str]) -> float | str:
 
 
 def has_kv_cache(model: str) -> bool:
-    """Whether a model needs a share, as its headers tell; one that cannot be read is counted."""
+    """Whether a model needs a share, by its headers; True if they cannot be read."""
     try:
         return describe(model).config.kind != "encoder"
     except WeftError:
@@ -64,8 +65,8 @@ def has_kv_cache(model: str) -> bool:
 
 
 def context_len(name: str, loaded: LoadedModel, asked: int | None) -> int | None:
-    """The context length that is asked for, lowered to what the model's share has room for; a
-    UsageError if that is nothing. None: the model's own."""
+    """The requested context length, or a lower one that fits into the model's share; None: that of
+    the model. Raises a UsageError if not even MIN_LEN tokens fit."""
     scheduler, limit = loaded.client.engine.scheduler, loaded.model.config.max_cached_len
     room = longest_sequence(scheduler.config, scheduler.kv_cache)
     if room >= min(asked or limit, limit):

@@ -1,5 +1,5 @@
-"""`Service`: what all requests share. `HttpCall`: what a route knows about one HTTP request besides
-its body. `RequestRecord`: what its log line and the metrics say when it has ended.
+"""`Service`: the state of the server that all requests share. `HttpCall`: the state of one HTTP
+request besides its body. `RequestRecord`: the data of its log line and metrics.
 
     async def route(body: CompletionBody, call: CallOf) -> Response:
         served = call.open(body, body.model)        checks the fields, finds the model
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RequestRecord:
-    """What is known about a request. Contains no text of prompts or answers."""
+    """Data of one request for the log and the metrics. Contains no text of prompts or answers."""
 
     id: str
     route: str = ""
@@ -58,15 +58,15 @@ class RequestRecord:
     error: str = ""
     seed: int | None = None
     generation: Generation | None = None
-    """The engine's side: its stream has the times of queueing."""
+    """The running requests; their stream has the queueing times."""
 
     def started(self, generation: Generation) -> None:
-        """The engine has the requests."""
+        """Record that the requests were submitted to the engine."""
         self.generation, self.model = generation, generation.served.name
         self.seed = generation.requests[0].sampling.seed if generation.requests else None
 
     def received(self, output: RequestOutput) -> None:
-        """An output of the engine has arrived."""
+        """Record an output of the engine."""
         if output.tokens:
             now, sample = time.perf_counter(), (output.request_id, output.index)
             if self.first_token_at is None:
@@ -78,12 +78,12 @@ class RequestRecord:
             self.finish_reason = output.finish.reason
 
     def used(self, usage: Usage) -> None:
-        """The final token counts."""
+        """Record the final token counts."""
         self.prompt_tokens, self.cached_tokens = usage.prompt_tokens, usage.cached_tokens
         self.completion_tokens = usage.completion_tokens
 
     def disconnected(self) -> None:
-        """The client has left before the end."""
+        """Record that the client disconnected before the end."""
         self.finish_reason = "disconnect"
 
     def failed(self, error: ApiError) -> None:
@@ -101,7 +101,7 @@ class RequestRecord:
 
     @property
     def admitted_at(self) -> float | None:
-        """When the engine began with the first of the requests."""
+        """Time at which the first of the requests was admitted."""
         times = [] if self.generation is None else list(self.generation.stream.times.values())
         return min((one.admitted_at for one in times if one.admitted_at is not None), default=None)
 
@@ -112,7 +112,7 @@ class RequestRecord:
 
 
 RecordSink = Callable[[RequestRecord], None]
-"""Called with the record of each request that has ended: the log, the metrics."""
+"""Functions that are called with the record of each finished request: log, metrics."""
 
 
 @dataclass
@@ -126,19 +126,19 @@ class Service:
     sinks: list[RecordSink] = field(default_factory=list)
     is_draining: bool = False
     fatal: str | None = None
-    """Why the process is about to end: an engine is stuck."""
+    """Why the watchdog is about to end the process; None: it is not."""
     started_at: float = field(default_factory=time.time)
     num_active: int = 0
-    """HTTP requests that are being answered."""
+    """Number of HTTP requests in progress."""
     recent: RecentResponses = field(default_factory=RecentResponses)
-    """For /v1/attention."""
+    """Engine requests of recent responses, for /v1/attention."""
     keeper: CacheKeeper | None = None
     """Saves the prefix caches; None without --keep."""
     stored_responses: ResponseStore = field(default_factory=ResponseStore)
 
     @property
     def problem(self) -> str | None:
-        """Why an engine cannot serve requests any more; None: all can."""
+        """Why an engine can no longer serve requests; None: all can."""
         if self.fatal is not None:
             return self.fatal
         for served in list(self.models.models.values()):
@@ -171,14 +171,14 @@ class HttpCall:
     timeout: float = ServeConfig.model_fields["timeout"].default
     record: RequestRecord = field(default_factory=lambda: RequestRecord(""))
     response_headers: dict[str, str] = field(default_factory=dict)
-    """Headers that the route adds to its response."""
+    """Headers that are added to the response."""
     warnings: list[str] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     has_ended: bool = False
 
     def __post_init__(self) -> None:
         self.deadline = asyncio.get_running_loop().time() + self.timeout
-        """On the clock of the event loop."""
+        """Deadline by the clock of the event loop."""
 
     def set_timeout(self, header: str) -> None:
         """Lower the timeout to the seconds in the header x-request-timeout."""
@@ -194,7 +194,7 @@ class HttpCall:
         self.deadline = asyncio.get_running_loop().time() + self.timeout
 
     def timed_out(self) -> ApiError:
-        """The error of a call whose deadline has passed."""
+        """The error for a call whose deadline has passed."""
         return ApiError(504, f"the request took longer than {self.timeout:g} s and was cancelled.")
 
     @property
@@ -206,8 +206,8 @@ class HttpCall:
         return self.service.limits
 
     def reserve(self, served: ServedModel, requests: Sequence[GenerationRequest]) -> Reservation:
-        """A place in the queue of a model until the call ends; an ApiError 429 if it is full, 400
-        for a prompt that is too long."""
+        """Reserve a place in the queue of a model until the call ends. Raises an ApiError 429 if
+        the queue is full, 400 for a prompt that is too long."""
         check_prompts(requests, self.config.max_prompt)
         bound = self.config.max_queued_tokens
         reservation = self.limits.reserve(served, self.caller.name, requests, bound)
@@ -219,7 +219,7 @@ class HttpCall:
         return reservation
 
     def release(self) -> None:
-        """The call has ended: give back its places."""
+        """Release the reservations of the call, which has ended."""
         self.has_ended = True
         for reservation in self.reservations:
             self.limits.release(reservation)
@@ -229,7 +229,7 @@ class HttpCall:
         return self.config.ping_seconds
 
     def open(self, body: Body, model: str | None, *kinds: str) -> ServedModel:
-        """Check the fields of a body and find its model, which must be of one of the kinds."""
+        """Check the fields of a body and return its model, which must be of one of `kinds`."""
         for warning in body.check_fields(self.config.lenient):
             self.warn(warning)
         self.record.model = self.service.models.resolve(model)
@@ -251,8 +251,8 @@ def call_of(request: Request) -> HttpCall:
 
 
 async def call_dependency(request: Request) -> HttpCall:
-    """The same for routes. FastAPI calls a dependency that is no coroutine in a thread, which
-    delays each request by half a millisecond or more."""
+    """`call_of` as a dependency of routes. A coroutine, because FastAPI runs other dependencies in
+    a thread, which delays each request by half a millisecond or more."""
     return call_of(request)
 
 

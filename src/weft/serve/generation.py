@@ -1,10 +1,11 @@
-"""One HTTP call's texts, as they are generated: engine outputs -> events that protocols translate.
+"""The texts of one HTTP call: engine outputs -> events that protocols convert to their own form.
 
     generation = await Generation.start(call, served, lambda: Submitted([request, ...]))
     async for event in generation.events(): ...     streamed
     choices = await generation.collect()            as a whole
 
-`build` runs in a thread: tokenization, chat templates and grammars never block the event loop.
+The third argument of `start` runs in a thread, so that tokenization, chat templates and grammars do
+not block the event loop.
 Choice i of n samples of several prompts is numbered prompt * n + sample, as OpenAI does. Usage and
 times are counted here, so that no protocol counts by itself.
 """
@@ -42,14 +43,15 @@ MakeParser = Callable[[], OutputParser]
 
 @dataclass(frozen=True)
 class Submitted:
-    """The requests of one HTTP call, and what parses each of their texts; None: text as it is."""
+    """The requests of one HTTP call, and a factory of the parser of each text; None: text is not
+    parsed."""
 
     requests: Sequence[GenerationRequest]
     make_parser: MakeParser | None = None
     include_stop: bool = False
-    """Whether a stop string is part of the text that it ends."""
+    """Whether the stop string is included in the text."""
     is_prompt_only: bool = False
-    """The prompts are computed and cached, and the texts are empty."""
+    """Only compute and cache the prompts; the texts are empty."""
 
 
 @dataclass
@@ -69,14 +71,14 @@ class Usage:
 
 @dataclass(frozen=True)
 class ChoiceEvent:
-    """What one engine step added to one choice."""
+    """The output of one engine step for one choice."""
 
     index: int
     deltas: list[Delta]
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
-    """Set in the last event of a choice."""
+    """Finish reason, in the last event of a choice."""
 
 
 @dataclass
@@ -91,7 +93,7 @@ class ToolCall:
 
 @dataclass
 class Choice:
-    """One complete text."""
+    """A complete text of a response."""
 
     index: int
     text: str = ""
@@ -101,7 +103,7 @@ class Choice:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
     score: float | None = None
-    """Of a beam search: log-probability divided by length ** length_penalty."""
+    """Score of a beam search: log-probability divided by length ** length_penalty."""
 
     def add(self, event: ChoiceEvent) -> None:
         """Append what a step added."""
@@ -143,7 +145,7 @@ class Generation:
         served: ServedModel,
         build: Callable[[], Submitted],
     ) -> Generation:
-        """Build, check and submit the requests."""
+        """Build the requests, reserve their places in the queue, and submit them."""
 
         def prepare() -> tuple[Submitted, Reservation, list[PreparedRequest]]:
             built = build()
@@ -167,8 +169,8 @@ class Generation:
         return index * len(self.requests) // self.num_choices
 
     async def events(self) -> AsyncIterator[ChoiceEvent]:
-        """What each step adds to each choice. Raises an ApiError if a request fails or the call's
-        deadline passes. Closing it aborts the requests."""
+        """Iterate over the events of all choices. Raises an ApiError if a request fails or the
+        deadline of the call passes. Closing the iterator aborts the requests."""
         # one timer for all outputs
         loop, expired = asyncio.get_running_loop(), TimeoutError("the deadline has passed")
         timer = loop.call_at(self.call.deadline, self.stream.interrupt, expired)
@@ -225,7 +227,7 @@ class Generation:
     def hypotheses(
         self, place: int, request: GenerationRequest, found: Sequence[Hypothesis]
     ) -> list[ChoiceEvent]:
-        """The results of a beam search, one choice each."""
+        """The events of a finished beam search, one per hypothesis."""
         tokenizer, events = self.served.tokenizer.target, []
         for rank, one in enumerate(found):
             self.usage.completion_tokens += len(one.ids)
@@ -236,7 +238,7 @@ class Generation:
         return events
 
     def count_cached(self) -> None:
-        """Prompt tokens that were found in the cache."""
+        """Update the number of cached prompt tokens."""
         self.usage.cached_tokens = sum(times.num_cached for times in self.stream.times.values())
 
     def finish_usage(self) -> None:

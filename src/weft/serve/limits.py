@@ -1,22 +1,21 @@
-"""Load shedding: requests that would wait too long are answered with 429 and when to try again.
+"""Load shedding: a request that would wait too long is answered with 429 and Retry-After.
 
     reservation = limits.reserve(served, key, requests)     raises an ApiError 429
     limits.release(reservation)             when the engine is done, or the HTTP request has ended
 
-The queue of a model is bounded in requests, of which n samples count n times, in seconds by the
-measured rate, and in tokens. What has been accepted but not yet seen by the scheduler, which looks
-at new requests between two steps, is counted too. A single request is accepted whatever its size
-while the queue has room: refusing it would not help anyone. Each API key has its own queue with
-these bounds, and the scheduler serves keys equally, so that one with many requests does not keep
-another from being admitted; all together are bounded by TOTAL_SHARE times as much.
+The queue of a model has three bounds: number of requests (n samples count n times), seconds until
+its prompts are computed at the measured rate, and tokens. Requests that were accepted but not yet
+added to the scheduler, which happens between two steps, count as well. While the queue is within
+its bounds, a single request of any size is accepted. Each API key has its own queue with these
+bounds, and the scheduler serves keys equally; all keys together may have TOTAL_SHARE times as much.
 
     Retry-After = MARGIN * (work ahead - bound) / rate      between 1 and 60 seconds
 
-The rate is that at which the queue became shorter while requests waited, decodes included. Work
-ahead includes refused requests that will return earlier (retry_queue.py), so that room is there for
-those that return when they were told to. An estimate may be wrong: they are accepted up to
-DUE_SHARE of the bounds. And those who were refused may not return: while less than FREE_SHARE of
-the bounds waits, everyone is accepted, so that the engine is never without work.
+The rate is the measured rate at which the queue became shorter while requests waited, decodes
+included. Work ahead includes refused requests that will return earlier (retry_queue.py). Because
+the estimate may be too low, a request that returns when it was told to is accepted up to DUE_SHARE
+of the bounds. Because refused requests may never return, every request is accepted while less than
+FREE_SHARE of the bounds waits, so that the engine does not run out of work.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from weft.serve.served_model import ServedModel
 MIN_RETRY, MAX_RETRY = 1.0, 60.0
 DUE_SHARE, FREE_SHARE, TOTAL_SHARE = 1.25, 0.5, 4.0
 MARGIN = 1.15
-"""Clients are told this many times the expected wait: one that returns too early has to come again,
+"""Retry-After is the expected wait times this: a client that returns too early is refused again,
 and the rate is overestimated while the first requests of a burst do not decode yet."""
 
 
@@ -50,19 +49,19 @@ class Reservation:
     key: str
     num_sequences: int
     num_tokens: int
-    """Of prompts and sources."""
+    """Tokens of prompts and sources."""
     stream: OutputStream | None = None
-    """Its requests, once they are submitted."""
+    """Outputs of its requests; None until they are submitted."""
 
     @property
     def is_seen(self) -> bool:
-        """Whether the scheduler knows of it."""
+        """Whether the scheduler has its requests."""
         return self.stream is not None and bool(self.stream.times)
 
 
 @dataclass(frozen=True)
 class QueuedWork:
-    """What waits, and how fast that becomes less."""
+    """Waiting requests and tokens, and the rates at which they become fewer."""
 
     num_waiting: int
     num_tokens: int
@@ -72,7 +71,7 @@ class QueuedWork:
 
     @property
     def seconds(self) -> float:
-        """Until all tokens are computed."""
+        """Expected seconds until all tokens are computed."""
         return self.num_tokens / self.token_rate if self.token_rate > 0.0 else 0.0
 
     def plus(self, num_sequences: int, num_tokens: int) -> QueuedWork:
@@ -85,12 +84,12 @@ class QueuedWork:
 
 @dataclass
 class KeyQueue:
-    """What is accepted for one API key and model, and what was refused."""
+    """Accepted and refused requests of one API key at one model."""
 
     num_sequences: int = 0
-    """Of all reservations."""
+    """Sequences of all reservations."""
     unseen: set[Reservation] = field(default_factory=set)
-    """Reservations that the scheduler does not know of yet."""
+    """Reservations whose requests the scheduler does not have yet."""
     refused: RetryQueue = field(default_factory=RetryQueue)
 
     @property
@@ -107,11 +106,11 @@ class ModelQueue:
     """By name of the API key."""
     load: SchedulerLoad | None = None
     load_of: tuple[int, ...] = ()
-    """The step in which `load` was counted."""
+    """The scheduler state for which `load` was computed."""
 
     def current_load(self, served: ServedModel) -> SchedulerLoad:
-        """The load of the scheduler, counted once in a step: in an overload many requests arrive
-        during each."""
+        """The load of the scheduler, cached for a step: under overload, many requests arrive in
+        each step."""
         scheduler = served.engine.engine.scheduler
         state = scheduler.state
         step = (scheduler.statistics.steps, state.num_arrived, len(state.groups))
@@ -120,7 +119,7 @@ class ModelQueue:
         return self.load
 
     def work(self, served: ServedModel) -> QueuedWork:
-        """What waits for a model now."""
+        """The waiting work of a model."""
         load, queues = self.current_load(served), list(self.keys.values())
         accepted = sum(one.num_sequences for one in queues)
         accepted -= served.engine.engine.scheduler.state.num_running
@@ -132,7 +131,7 @@ class ModelQueue:
         )
 
     def work_of(self, served: ServedModel, key: str) -> QueuedWork:
-        """What waits for a model of one key, which has an equal share of the rates."""
+        """The waiting work of one key at a model, with its equal share of the rates."""
         others = [one for name, one in self.keys.items() if name != key and one.num_sequences > 0]
         if not others:
             return self.work(served)
@@ -153,13 +152,13 @@ class Limits:
     max_queued: int = 1024
     max_queue_seconds: float = 30.0
     max_concurrent: int | None = None
-    """Sequences of one key at a time, of all models."""
+    """Maximum number of sequences of one key at a time, over all models."""
     max_output: int | None = None
     """Upper bound of max_tokens."""
     now: Callable[[], float] = time.monotonic
     reservations: set[Reservation] = field(default_factory=set)
     queues: dict[str, ModelQueue] = field(default_factory=dict)
-    """By model."""
+    """By name of the model."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def capped(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
@@ -177,7 +176,7 @@ class Limits:
         requests: Sequence[GenerationRequest],
         max_queued_tokens: int | None = None,
     ) -> Reservation:
-        """A place in the queue; an ApiError 429 if there is none."""
+        """Reserve a place in the queue; raises an ApiError 429 if there is none."""
         num_sequences = sum(num_sequences_of(one) for one in requests)
         num_tokens = sum(len(one.prompt) + len(one.source or ()) for one in requests)
         reservation = Reservation(served.name, key, num_sequences, num_tokens)
@@ -192,7 +191,7 @@ class Limits:
         return reservation
 
     def release(self, reservation: Reservation) -> None:
-        """Give a place back; once is enough."""
+        """Release a reservation. Idempotent."""
         with self.lock:
             if reservation in self.reservations:
                 self.reservations.remove(reservation)
@@ -204,7 +203,7 @@ class Limits:
         return self.queues.setdefault(served.name, ModelQueue())
 
     def check_key(self, key: str, num_sequences: int) -> None:
-        """Raise an ApiError if a key would have too many sequences at a time."""
+        """Raise an ApiError if the key would exceed max_concurrent."""
         limit = self.max_concurrent
         if limit is None:
             return
@@ -232,7 +231,7 @@ class Limits:
     def check_queue(
         self, served: ServedModel, request: Reservation, fingerprint: int, token_bound: int | None
     ) -> None:
-        """Raise an ApiError 429 if a request would wait too long, and remember it."""
+        """Raise an ApiError 429, and issue a ticket, for a request that would wait too long."""
         model, now = self.queue_of(served), self.now()
         queue, work = model.keys[request.key], model.work_of(served, request.key)
         ticket = queue.refused.find(fingerprint, now)
@@ -263,8 +262,8 @@ class Limits:
     def excess(
         self, work: QueuedWork, num_tokens: int, token_bound: int | None, share: float = 1.0
     ) -> float | None:
-        """Seconds until so much work is within a share of the bounds, for a request with so many
-        tokens; None: it is."""
+        """Seconds until the work is within a share of the bounds, for a request with `num_tokens`
+        tokens; None: it is now."""
         waits = []
         num_allowed = share * self.max_queued
         if work.num_waiting >= num_allowed:
@@ -280,7 +279,7 @@ class Limits:
 
 
 def busy_sentence(work: QueuedWork, num_refused: int) -> str:
-    """Why a request is refused."""
+    """The reason why a request is refused, for the error message."""
     later = f", and {num_refused} that were refused return before" if num_refused else ""
     return (
         f"the server is busy: {work.num_waiting} requests with {work.num_tokens} prompt tokens "
@@ -305,12 +304,12 @@ def num_sequences_of(request: GenerationRequest) -> int:
 
 
 def clamped(wait: float) -> float:
-    """A time that clients can be told."""
+    """The wait, limited to the range of Retry-After."""
     return min(MAX_RETRY, max(MIN_RETRY, wait))
 
 
 def too_busy(problem: str, wait: float) -> ApiError:
-    """The answer to a request that should be repeated after `wait` seconds."""
+    """The error for a request that should be repeated after `wait` seconds."""
     retry = clamped(wait)
     return ApiError(
         429,

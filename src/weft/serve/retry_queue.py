@@ -1,13 +1,13 @@
-"""`RetryQueue`: requests that were refused with 429 and are expected back, in their order.
+"""`RetryQueue`: requests that were refused with 429 and are expected to return, in order.
 
-    ticket = queue.find(fingerprint, now)       the ticket of a request that returns, or None
-    queue.ahead_of(ticket)                      what those before it ask for; None: all of them
-    queue.promise(ticket, wait, now)            it was told to return after so many seconds
+    ticket = queue.find(fingerprint, now)       the ticket of a returning request, or None
+    queue.ahead_of(ticket)                      sequences and tokens of earlier tickets; None: all
+    queue.promise(ticket, wait, now)            record that it was told to return after `wait` s
 
-Without it, whoever happens to come when a place becomes free would get it, and in an overload that
-is nearly always a new request: Retry-After would be wrong for all who heed it. A request is
-recognized by what it asks for, which a client repeats. Equal requests of several clients share one
-ticket. It expires if no client returns soon after its time.
+Without it, a free place would go to the first request that arrives, which under overload is nearly
+always a new one, so that Retry-After would be wrong for clients that follow it. A returning request
+is recognized by a fingerprint of its content. Equal requests of several clients share one ticket.
+A ticket expires if no client returns soon after its time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from weft.engine.request import GenerationRequest
 
 GRACE_SECONDS, GRACE_SHARE = 5.0, 0.25
-"""A client may be late by so many seconds, or by this part of its waiting time: in an overload
-everything takes longer."""
+"""A client may be late by this many seconds, or by this fraction of its wait, as everything takes
+longer under overload."""
 EARLY_SECONDS = 0.05
-"""And early by so many: timers are rounded."""
+"""A client may be early by this many seconds, as timers are rounded."""
 MAX_TICKETS = 10_000
 
 
@@ -46,9 +46,9 @@ class RetryQueue:
 
     def __init__(self) -> None:
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
-        """By fingerprint, in the order in which they were refused first."""
+        """By fingerprint, in the order of their first refusal."""
         self.num_sequences = self.num_tokens = 0
-        """Of all tickets."""
+        """Sums over all tickets."""
 
     def __len__(self) -> int:
         return len(self.tickets)
@@ -73,18 +73,18 @@ class RetryQueue:
         return ticket
 
     def promise(self, ticket: Ticket, wait: float, now: float) -> None:
-        """The client of a ticket was told to wait so many seconds."""
+        """Record that the client of a ticket was told to wait `wait` seconds."""
         ticket.due_at = now + wait
         ticket.expires_at = ticket.due_at + max(GRACE_SECONDS, GRACE_SHARE * wait)
 
     def remove(self, ticket: Ticket) -> None:
-        """The client has returned and was admitted, or has not returned."""
+        """Remove a ticket: its client was admitted, or did not return."""
         del self.tickets[ticket.fingerprint]
         self.num_sequences -= ticket.num_sequences
         self.num_tokens -= ticket.num_tokens
 
     def ahead_of(self, ticket: Ticket | None) -> tuple[int, int]:
-        """Sequences and tokens of the tickets before this one; None: of all."""
+        """Sequences and tokens of the tickets before this one; None: of all tickets."""
         if ticket is None:
             return self.num_sequences, self.num_tokens
         num_sequences = num_tokens = 0
@@ -97,5 +97,5 @@ class RetryQueue:
 
 
 def fingerprint_of(key: str, requests: Sequence[GenerationRequest]) -> int:
-    """The same number for what a client sends again. Seeds are left out: the server draws them."""
+    """A number that is equal for repeated requests. Ignores seeds, which the server draws."""
     return hash((key, *((one.prompt, one.source, one.max_tokens, one.n) for one in requests)))

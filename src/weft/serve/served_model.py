@@ -3,10 +3,10 @@
     models = ModelRegistry({"smollm2": "smollm2", "dates": "runs/demo"}, load, {"gpt-4o": "dates"})
     models.get("smollm2")           a ServedModel; ApiError 404 or 503 if there is none
 
-Names with `:latest`, as Ollama's clients send them, are the same as without. Loading takes place in
-a thread. While the models of the command line load, requests for them are answered with 503 and
-what is loading; a request for a model that is loaded on demand waits for it (app.py). Such models
-are loaded in a thread of their own, and no other thread waits meanwhile.
+The suffix `:latest` of a name, which Ollama's clients add, is ignored. The models of the command
+line are loaded in a thread at startup; until then, requests for them are answered with 503. Models
+that are loaded on demand are loaded one at a time in another thread, while their requests wait
+(app.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 LATEST = ":latest"
 
 Loader = Callable[[str], LoadedModel]
-"""A path or name -> a model that is ready to serve. Raises a WeftError."""
+"""Function that loads the model at a path or of a name. Raises a WeftError."""
 
 
 class NotLoadedError(Exception):
@@ -47,7 +47,7 @@ class NotLoadedError(Exception):
 
 
 class ServedModel:
-    """A loaded model under a name."""
+    """A loaded model with the name and settings it is served with."""
 
     def __init__(
         self,
@@ -59,20 +59,19 @@ class ServedModel:
         max_len: int | None = None,
         languages: LanguagePair | None = None,
     ) -> None:
-        """`tool_format`: a name in TOOL_FORMATS, None: found by the chat template. `defaults`:
-        sampling keywords for requests that leave them out; they come before the checkpoint's.
-        `max_len`: lower than the model's. `languages`: codes of source and target, None: those of
-        the checkpoint."""
+        """`tool_format`: a name in TOOL_FORMATS; None: detected from the chat template. `defaults`:
+        default sampling keywords, which override those of the checkpoint. `max_len`: a lower limit
+        than the model's. `languages`: codes of source and target; None: those of the checkpoint."""
         self.name, self.loaded = name, loaded
         self.max_len = checked_len(name, max_len, loaded.model.config.max_cached_len)
-        """Prompt and new tokens together."""
+        """Context length: maximum number of prompt and new tokens together."""
         self.defaults = loaded.generation_config.sampling_keywords(defaults or {})
         self.languages = checked_languages(name, loaded, languages)
-        """Codes of source and target of a translation model; None: not known."""
+        """Language codes (source, target) of a translation model; None: unknown."""
         self.created = int(time.time()) if created is None else created
-        """Seconds since 1970, as OpenAI's list of models has them."""
+        """Unix time, for OpenAI's list of models."""
         self.reserving: Future[None] | None = None
-        """Done when the memory of the KV cache is assigned; None: that is not asked for."""
+        """Done when the memory of the KV cache is allocated; None: `reserve` was not called."""
         source = loaded.checkpoint.chat_template
         self.tool_format: ToolFormat = TOOL_FORMATS[tool_format or detect_tool_format(source)]()
         reasoning = detect_reasoning_format(source)
@@ -88,7 +87,7 @@ class ServedModel:
         return self.loaded.client.async_engine
 
     def reserve(self) -> None:
-        """Assign the memory of the KV cache between the steps of the engine, from now on."""
+        """Start to allocate the memory of the KV cache, in units between engine steps."""
         store = self.engine.engine.runner.store
         if store is not None:
             self.reserving = self.engine.run_units(store.reserve_units())
@@ -121,7 +120,7 @@ class ServedModel:
 
 
 def checked_len(name: str, asked: int | None, limit: int) -> int:
-    """The context length; a UsageError if more is asked for than the model has."""
+    """The context length; raises a UsageError if `asked` exceeds the model's limit."""
     if asked is not None and asked > limit:
         raise UsageError(
             f"max_model_len is {asked}, but the limit of model '{name}' is {limit}. Use at most "
@@ -154,20 +153,20 @@ class ModelRegistry:
         is_on_demand: bool = False,
         thread: EngineThread | None = None,
     ) -> None:
-        """`paths`: name -> what `weft.load` takes; `aliases`: another name -> name.
-        `is_on_demand`: a model is loaded at its first request. `thread`: that of all engines, which
-        ends with `close`; None: each has its own."""
+        """`paths`: name -> path or name for `weft.load`. `aliases`: alias -> name. `is_on_demand`:
+        models are loaded at their first request. `thread`: the thread of all engines, closed by
+        `close`; None: each engine has its own."""
         self.is_on_demand, self.thread = is_on_demand, thread
         self.paths, self.aliases = dict(paths), dict(aliases or {})
         self.load, self.make = load, make
         self.models: dict[str, ServedModel] = {}
         self.failures: dict[str, str] = {}
-        """Models that could not be loaded, with the sentence that says why."""
+        """Error messages of the models that could not be loaded."""
         self.lock = threading.Lock()
         self.loader: ThreadPoolExecutor | None = None
-        """Loads models on demand, one at a time."""
+        """Executor that loads models on demand, one at a time."""
         self.futures: dict[str, Future[ServedModel]] = {}
-        """Of the models that it loads or will load."""
+        """By name of the models that the executor loads or will load."""
         for alias, name in self.aliases.items():
             if name not in self.paths or alias in self.paths:
                 raise UsageError(
@@ -182,7 +181,7 @@ class ModelRegistry:
 
     @property
     def loading(self) -> list[str]:
-        """Names of models that are not loaded yet, and will be without a request."""
+        """Names of models that are still to be loaded at startup."""
         return [] if self.is_on_demand else [name for name in self.paths if name not in self.models]
 
     def load_all(self) -> None:
@@ -191,7 +190,7 @@ class ModelRegistry:
             self.load_model(name)
 
     def load_model(self, name: str) -> ServedModel:
-        """The model, loaded if it is not."""
+        """Return the model, after loading it if necessary."""
         with self.lock:
             if name not in self.models:
                 try:
@@ -202,8 +201,8 @@ class ModelRegistry:
             return self.models[name]
 
     def load_later(self, name: str) -> Future[ServedModel]:
-        """Event loop: load a model in a thread. All who wait for it share one future; a load that
-        has failed is repeated by the next call."""
+        """Event loop: load a model in a thread. Concurrent calls share one future; after a failure,
+        the next call tries again."""
         future = self.futures.get(name)
         if future is None or future.done():
             if self.loader is None:
@@ -212,7 +211,7 @@ class ModelRegistry:
         return future
 
     def make_model(self, name: str) -> ServedModel:
-        """Load a model; nothing is left of one that cannot be served."""
+        """Load a model; closes it again if it cannot be served."""
         loaded = self.load(self.paths[name])
         try:
             return self.make(name, loaded)
@@ -221,8 +220,8 @@ class ModelRegistry:
             raise
 
     def resolve(self, name: str | None) -> str:
-        """The name of the model that a request means; an ApiError 404 if there is none. Without a
-        name, the only model is meant."""
+        """Resolve aliases and `:latest`; raises an ApiError 404 for an unknown name. None: the only
+        model."""
         if name is None and len(self.paths) == 1:
             return next(iter(self.paths))
         wanted = (name or "").removesuffix(LATEST)
@@ -239,7 +238,8 @@ class ModelRegistry:
         )
 
     def get(self, name: str | None) -> ServedModel:
-        """The model that a request means, which is loaded. A NotLoadedError if it has to be."""
+        """The loaded model of a name. Raises a NotLoadedError if it is loaded on demand and not
+        loaded yet, an ApiError 503 while it loads at startup."""
         resolved = self.resolve(name)
         if resolved not in self.models:
             if self.is_on_demand:

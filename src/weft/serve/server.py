@@ -46,13 +46,14 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.001
 POLL_SECONDS = 0.02
 END_SECONDS = 2.0
-"""Time for error events and the last bytes of responses after the drain timeout."""
+"""Time to send error events and the ends of responses after the drain timeout."""
 KEEP_ALIVE_SECONDS = 75
-"""Longer than the idle timeout of the usual proxies, which then close connections first."""
+"""Longer than the idle timeout of common proxies, so that the proxy closes idle connections
+first."""
 
 
 class StartupApp:
-    """Answers until the application is there, and passes requests on to it from then on."""
+    """Answers requests until the application is loaded, then forwards them to it."""
 
     def __init__(self, loading: str, page: ASGIApp | None = None) -> None:
         self.loading, self.page = loading, page
@@ -102,8 +103,8 @@ class HttpServer(uvicorn.Server):
         page: ASGIApp | None = None,
         routers: Callable[[Service], Sequence[APIRouter]] = no_routers,
     ) -> None:
-        """`paths`: name -> model; `status` prints a line for the user; `page`: the web page;
-        `routers` makes further routes."""
+        """`paths`: name -> model. `status` prints a line for the user. `page`: the web page.
+        `routers` creates further routes."""
         check_exposure(config, keys)
         check_tls(config)
         self.settings, self.paths, self.keys, self.status = config, dict(paths), keys, status
@@ -113,7 +114,7 @@ class HttpServer(uvicorn.Server):
         self.url = url_of(config, self.sockets)
         self.service: Service | None = None
         self.failure: BaseException | None = None
-        """Why the models could not be loaded."""
+        """The error that ended loading; None: there was none."""
         self.loader = threading.Thread(target=self.load, name="weft-loading", daemon=True)
         self.drain_task: asyncio.Task[None] | None = None
         super().__init__(
@@ -182,12 +183,12 @@ class HttpServer(uvicorn.Server):
             self.failure, self.should_exit = error, True
 
     def attach(self, service: Service, app: FastAPI) -> None:
-        """Event loop: let the application answer from now on."""
+        """Event loop: forward requests to the application from now on."""
         service.is_draining = self.drain_task is not None
         self.service, self.startup_app.app = service, app
 
     def announce(self, service: Service) -> None:
-        """Event loop: tell that the server is ready."""
+        """Event loop: print that the server is ready, and notify the service manager."""
         import torch
 
         from weft.serve.model_loading import describe_models
@@ -200,7 +201,8 @@ class HttpServer(uvicorn.Server):
         notify("READY=1")
 
     def stop(self) -> None:
-        """Event loop: a signal has arrived. The second one ends the requests that still run."""
+        """Event loop: handle a signal. The first one drains the server, the second one ends running
+        requests."""
         notify("STOPPING=1")
         if self.drain_task is not None or self.service is None:
             self.drain_timeout = 0.0
@@ -211,7 +213,7 @@ class HttpServer(uvicorn.Server):
         self.drain_task = self.loop.create_task(self.drain(self.service))
 
     async def drain(self, service: Service) -> None:
-        """Wait for running requests, end those that take too long, and let the server exit."""
+        """Wait for running requests up to the drain timeout, end the others, and exit."""
         begin, count = self.loop.time(), service.num_active
         if count:
             self.status(f"draining: {count} requests run, for at most {self.drain_timeout:g} s")

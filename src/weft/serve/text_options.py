@@ -1,4 +1,4 @@
-"""Options of a generated text, in the terms of the engine: what every protocol translates into.
+"""Generation options, which every protocol makes from its fields -> GenerationRequest.
 
     options = TextOptions(max_tokens=50, sampling={"temperature": 0.7}, stop=["\\n"])
     request = make_request(served, caller, prompt_ids, options)

@@ -1,13 +1,13 @@
-"""`Watchdog`: a thread that notices an engine that is stuck or dead, and ends the process then.
+"""`Watchdog`: a thread that ends the process if an engine is stuck or dead.
 
     step longer than 60 s            a warning with the stack of the engine thread, once per step
     longer than 300 s and 20 times   /health is 503, running requests end with an error event, and
     the predicted time, or dead      the process exits with 1, so that a service manager restarts it
 
-Commands (a cache that is saved) and background units (rows of /v1/attention) count as steps. Only
-time in which the watchdog ran counts: after a pause of the whole process, as by SIGSTOP, a step is
-not stuck because the clock went on. A stuck kernel cannot be interrupted from within the process,
-so there is no gentler remedy. The prediction is the time of a step with the largest number of
+Commands (such as saving a cache) and background units (such as the rows of /v1/attention) count as
+steps. Only time in which the watchdog itself ran counts, so that a pause of the whole process
+(SIGSTOP) is not mistaken for a stuck step. A kernel cannot be interrupted from within the process,
+so ending it is the only remedy. The predicted time is that of a step with the maximum number of
 tokens, at the measured rates.
 """
 
