@@ -1,15 +1,15 @@
 """Checkpoints: models and their files, in several formats.
 
-description             the table of formats; describe
+description             the table of formats; family and settings of a model, from its headers
 formats                 load and convert a model of any format
 weft_folder             Weft's model folder
-folder_files            its files that describe it
+folder_files            its config, scores and languages, without torch
 examples                inputs to try a model with
 run_folder              a training run: reading its newest checkpoint
-run_files               its files that describe it
-run_selection           DIR@last, DIR@best, DIR@400: which of its checkpoints
+run_files               its run.json and checkpoint steps, without torch
+run_selection           DIR@last, DIR@best, DIR@400 -> checkpoint of a run
 huggingface             Hugging Face folders, through a family
-hf_header               their settings and tensor names
+hf_header               their settings and tensor names, without torch
 families/               one file per model family: its Hugging Face and GGUF names and settings
 gguf/                   GGUF files
 fairseq_header          settings, dictionaries and merges of fairseq folders
@@ -27,10 +27,10 @@ hub                     `weft pull`: a complete folder, checked with its hashes
 hub_files               files of a Hugging Face repository, with downloads that continue
 wheel_files             files of a wheel, downloaded by pip
 atomic                  files and folders that are complete or absent
-folder_reader           reading a folder whose files may be replaced meanwhile
+folder_reader           consistent reads of a folder that another process may replace
 writer_lock             one writer at a time
 stored_size             number formats of the weights, bytes on disk and in memory
-disk_space              bytes to be written, compared with the free ones
+disk_space              bytes to be written, compared with the free disk space
 sha256sums              hashes of the files of a folder
-verification            comparing a model with its hashes
+verification            `weft info --verify`: files compared with their hashes
 """

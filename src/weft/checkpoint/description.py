@@ -1,6 +1,6 @@
-"""Paths and names -> what the headers of a model say: the table of checkpoint formats.
+"""The table of checkpoint formats; path or name of a model -> format, family and settings.
 
-Each format has modules that are imported when a path has that format, with
+The modules of a format are imported when a path has that format. They define
 
     describe_model(path)              family and ModelConfig, from headers alone; without torch,
                                       except for pickles with unusual contents
@@ -93,7 +93,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class CheckpointDescription:
-    """What the headers of a model say."""
+    """Format, family and settings of a model, from its headers."""
 
     format: str
     family: str | None

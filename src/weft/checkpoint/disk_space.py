@@ -1,4 +1,4 @@
-"""Disk space: what a command will write is reported, and refused if the disk has less."""
+"""Path and number of bytes -> a report of what will be written; an error if the disk has less."""
 
 from __future__ import annotations
 

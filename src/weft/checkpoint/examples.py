@@ -1,4 +1,4 @@
-"""Inputs for trying out a model: `examples.json` of a model folder, which training writes.
+"""`examples.json` of a model folder: validation inputs to try the model with, written by training.
 
     {"examples": [{"text": "Two dogs are playing.", "target": "Zwei Hunde spielen."}]}
 

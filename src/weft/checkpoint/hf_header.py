@@ -1,5 +1,4 @@
-"""What the headers of a Hugging Face checkpoint say: family, settings and tensor names, without
-torch.
+"""Headers of a Hugging Face checkpoint -> family, settings and tensor names, without torch.
 
 config.json and the names and shapes of the tensors -> HFHeader. GGUF files and fairseq folders are
 read as if they had a config.json (gguf/hf_names.py, fairseq_header.py). The weights themselves are

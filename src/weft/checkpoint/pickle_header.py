@@ -5,10 +5,9 @@ longer than `weft info` may.
     legacy   pickles of a magic number, a version, the system, the state_dict and the keys of its
              storages, followed by the number of elements and the data of each storage
 
-Pickles are read by Python's unpickler with its own table of globals, none of which is what the file
-names: a tensor becomes its shape, a storage its size. Whatever is not in the form of `torch.save`
-is left to torch (pickle_files.py), which loads it or says what is wrong: other classes, sizes that
-do not match.
+Pickles are read by Python's unpickler with a table of substitutes for the globals that a file may
+name: a tensor becomes its shape, a storage its size. Files with other globals, or sizes that do not
+match, are left to torch (pickle_files.py), which loads them or reports the error.
 """
 
 from __future__ import annotations

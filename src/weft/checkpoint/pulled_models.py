@@ -35,7 +35,7 @@ State = Literal["complete", "damaged", "incomplete"]
 
 @dataclass(frozen=True)
 class PullRecord:
-    """PULL_FILE: what was pulled."""
+    """Contents of PULL_FILE: name, revision, family and file sizes of a pulled model."""
 
     name: str
     revision: str
@@ -46,7 +46,8 @@ class PullRecord:
 
     @classmethod
     def read(cls, folder: Path) -> PullRecord | None:
-        """None: an earlier version pulled the model, or the file is damaged."""
+        """Read the record of a folder; None: it was pulled by an earlier version, or the file is
+        damaged."""
         try:
             return cls(**json.loads((folder / PULL_FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -66,7 +67,7 @@ class PulledModel:
     num_bytes: int
     revision: str | None
     state: State
-    """damaged: a file is missing or has another size than it had; incomplete: the download was
+    """damaged: a file is missing or its size has changed; incomplete: the download was
     interrupted."""
     path: Path
 
@@ -111,7 +112,7 @@ def resolve(model: str | Path) -> Path:
 
 
 def main_path(name: str, folder: Path) -> Path:
-    """What is loaded of a folder: the folder, or its .gguf file if it is nothing else."""
+    """The path to load: the folder, or its .gguf file if the folder has no other format."""
     if name in CATALOG:
         return folder / CATALOG[name].main_file
     files = list(folder.glob("*.gguf"))
@@ -181,7 +182,7 @@ def remove_model(name: str) -> int:
 
 
 def pulled_sentence(name: str) -> str:
-    """What is pulled, for an error message."""
+    """A sentence that lists the pulled models, for an error message."""
     names = [model.name for model in pulled_models()]
     guess = nearest(name, names)
     hint = f"Did you mean '{guess}'? " if guess else ""
@@ -189,7 +190,7 @@ def pulled_sentence(name: str) -> str:
 
 
 def clean_up() -> None:
-    """Remove what killed processes were writing, whichever model it was."""
+    """Remove temporary files of killed processes, of all models."""
     folder = models_folder()
     for lock in sorted(folder.glob(".*.lock")) if folder.is_dir() else ():
         if lock_owner(lock) is None:

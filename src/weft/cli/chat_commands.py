@@ -28,7 +28,7 @@ A message that begins with a slash is written with two: //tmp."""
 
 @dataclass(frozen=True)
 class Reply:
-    """What a command answers, and what the chat does next."""
+    """The reply of a command, and the next action of the chat."""
 
     text: str = ""
     action: Literal["", "retry", "exit"] = ""
@@ -36,7 +36,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class ChatCommand:
-    """One command: what follows its name, its line of help, its function."""
+    """A command: placeholder of its argument, help line, function."""
 
     argument: str
     help: str
@@ -49,12 +49,12 @@ def is_command(line: str) -> bool:
 
 
 def message_of(line: str) -> str:
-    """The message, without the slash that protects one at its beginning."""
+    """The message without the slash that escapes a leading slash."""
     return line.removeprefix(SLASH) if line.startswith(SLASH * 2) else line
 
 
 def run_command(session: ChatSession, line: str) -> Reply:
-    """Run a command; a WeftError says what is wrong with it."""
+    """Run a command; raises a WeftError if it is wrong."""
     word, _, argument = line.strip().partition(" ")
     name = word.removeprefix(SLASH)
     if name not in COMMANDS:

@@ -4,10 +4,10 @@
         with signals.stoppable():               while an answer is generated
             ...                                 Ctrl-C raises KeyboardInterrupt here, once
 
-Outside of `stoppable`, Ctrl-C does nothing that could lose the conversation: the prompt has its own
-key for it. Inside, typed keys are not echoed into the answer, and a pasted text keeps its markers
-(bracketed paste), so that it is one message at the next prompt. Without a signal handler that
-waits for the engine: the main thread waits in a queue, which an exception leaves at once.
+Outside of `stoppable`, Ctrl-C is ignored, except by the prompt, which has its own key binding.
+Inside, typed keys are not echoed into the answer, and pasted text keeps its markers (bracketed
+paste), so that it is one message at the next prompt. The signal handler need not wait for the
+engine: the main thread waits in a queue, where KeyboardInterrupt takes effect at once.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ class ChatSignals:
         raise SystemExit(128 + number)
 
     def expect(self) -> None:
-        """A message has been sent: a Ctrl-C from now on is about its answer."""
+        """A message was sent: a Ctrl-C from now on interrupts its answer."""
         signal.signal(signal.SIGINT, self.interrupt)  # the prompt has had its own handler
         self.is_pending = False
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Ctrl-C raises KeyboardInterrupt, also one that came after `expect`."""
+        """Inside the block Ctrl-C raises KeyboardInterrupt, also one that arrived after
+        `expect`."""
         with quiet_keyboard():
             self.is_stoppable = True
             try:
@@ -82,8 +83,8 @@ class ChatSignals:
 
 @contextmanager
 def quiet_keyboard() -> Iterator[None]:
-    """Typed keys are not shown, and wait for the next reader. Ctrl-Z stops the process with the
-    terminal as it was."""
+    """Disable the echo inside the block; typed keys remain in the input. Ctrl-Z restores the
+    terminal and suspends the process."""
     try:
         import termios
     except ImportError:  # Windows

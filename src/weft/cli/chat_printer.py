@@ -1,4 +1,4 @@
-"""Answers of `weft chat` -> stdout, and what is known of them -> stderr."""
+"""Answers of `weft chat` -> text on stdout; finish reason, token counts and speed on stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROL = {
 
 
 class AnswerPrinter:
-    """Prints answers to stdout as they are generated, and what is known of them to stderr."""
+    """Prints answers to stdout as they are generated, and their status line to stderr."""
 
     def __init__(self, session: ChatSession, json: bool, is_typed: bool = False) -> None:
         self.session, self.json, self.is_typed = session, json, is_typed
@@ -36,7 +36,7 @@ class AnswerPrinter:
             self.is_begun = True
 
     def finish(self, answer: Answer) -> None:
-        """Print the end of an answer, and its numbers."""
+        """Print the end of an answer, and its status line."""
         if self.json:
             print_json(self.as_object(answer))
             return
@@ -58,7 +58,7 @@ class AnswerPrinter:
             self.end_text()
 
     def notes(self, answer: Answer) -> Iterator[str]:
-        """Why it ended, unless by itself, and its numbers."""
+        """The status line: why the answer ended, unless by itself, token counts and speed."""
         if answer.is_stopped:
             kept = "" if answer.text else " before its first token; the message is taken back"
             yield f"stopped by Ctrl-C{kept}"

@@ -1,4 +1,4 @@
-"""A conversation with a model: its turns, what of them the model reads, and its answers.
+"""`ChatSession`: a conversation with a model. Messages -> answers, within the context length.
 
     session = ChatSession(loaded, options, system="Answer in one word.")
     answer = session.ask("What is the capital of France?", show=print)
@@ -6,8 +6,9 @@
     session.retry(show=print)             another answer
     session.undo()                        removes the last turn
 
-Nothing here knows a terminal. An answer that Ctrl-C stops stays part of the conversation as far as
-it came; without a single token, the conversation is as it was before.
+Independent of the terminal. An answer that Ctrl-C interrupts is kept as far as it was generated; if
+no token was generated, the conversation does not change. Turns can be dropped from the model's
+input when the context is full; they remain in `turns`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from weft.engine.scheduling.admission import longest_sequence
 from weft.sampling.params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 1024
-"""Of an answer; more than for other texts, as an answer ends by itself."""
+"""Default length limit of an answer; higher than for other texts, because answers end by
+themselves."""
 MAX_SEED = 2**31
 MIN_SECONDS = 0.01
-"""Of a measurement: tokens that are generated in one burst arrive at once."""
+"""Shortest time from which a speed is computed."""
 
 Show = Callable[[str], None]
 """Called with each piece of an answer."""
@@ -50,21 +52,21 @@ class Turn:
 
 @dataclass
 class Answer:
-    """An answer, and what the status line says about it."""
+    """An answer, and the numbers of its status line."""
 
     num_prompt: int
     limit: int
-    """Tokens that it may have."""
+    """Maximum number of tokens."""
     is_limit_of_context: bool
     completion: Completion = field(default_factory=Completion)
     num_cached: int = 0
-    """Tokens of the prompt that were in the prefix cache."""
+    """Prompt tokens found in the prefix cache."""
     first_at: float = 0.0
     num_first: int = 0
     """Tokens of the first step."""
     ended_at: float = 0.0
     is_stopped: bool = False
-    """By Ctrl-C."""
+    """Whether Ctrl-C interrupted it."""
 
     @property
     def text(self) -> str:
@@ -76,14 +78,14 @@ class Answer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended because it had as many tokens as it may have."""
+        """Whether it ended at its maximum number of tokens."""
         finish = self.completion.finish
         return finish is not None and finish.reason == "length"
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Speed after the first step, in which the prompt is read; None for an answer that is too
-        short to measure it."""
+        """Decoding speed, without the first step, which computes the prompt; None: too short to
+        measure."""
         seconds = self.ended_at - self.first_at
         return (self.num_tokens - self.num_first) / seconds if seconds > MIN_SECONDS else None
 
@@ -96,16 +98,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class ContextUse:
-    """How many tokens the next prompt has, of those that the model can read and write."""
+    """Tokens of the next prompt, and the limit for prompt and answer together."""
 
     num_prompt: int
     limit: int
     needed: int
-    """Tokens that an answer should have room for."""
+    """Tokens that should remain for the answer."""
 
     @property
     def room(self) -> int:
-        """Tokens that are left for the answer."""
+        """Tokens that remain for the answer."""
         return max(0, self.limit - self.num_prompt)
 
     @property
@@ -114,7 +116,7 @@ class ContextUse:
 
 
 class ChatSession:
-    """One conversation."""
+    """A conversation: system message, turns, sampling options."""
 
     def __init__(
         self,
@@ -123,15 +125,17 @@ class ChatSession:
         system: str | None = None,
         stoppable: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`stoppable`: entered while an answer is generated, when Ctrl-C may stop it."""
+        """`stoppable`: context manager around generation, inside of which Ctrl-C raises
+        KeyboardInterrupt."""
         self.loaded, self.options, self.system, self.stoppable = loaded, options, system, stoppable
         self.turns: list[Turn] = []
-        """The whole conversation, with turns that the model does not read any more."""
+        """All turns, including dropped ones."""
         self.num_dropped = 0
-        """Oldest turns that the model does not read."""
+        """Number of the oldest turns that are not part of the prompt any more."""
         scheduler = loaded.client.engine.scheduler
         self.limit = longest_sequence(scheduler.config, scheduler.kv_cache)
-        """Tokens of a conversation that model and KV cache have room for."""
+        """Maximum length of a conversation in tokens: that of the model, or less if the KV cache is
+        small."""
 
     @property
     def max_tokens(self) -> int:
@@ -140,7 +144,7 @@ class ChatSession:
     def messages(
         self, turns: Sequence[Turn], num_dropped: int, question: str | None = None
     ) -> list[dict[str, str]]:
-        """What the model reads: system message, turns that are not dropped, question."""
+        """The messages of a prompt: system message, turns that are not dropped, question."""
         messages = [] if self.system is None else [{"role": "system", "content": self.system}]
         for turn in turns[num_dropped:]:
             messages.append({"role": "user", "content": turn.question})
@@ -148,14 +152,14 @@ class ChatSession:
         return messages if question is None else [*messages, {"role": "user", "content": question}]
 
     def context(self, question: str | None, num_dropped: int | None = None) -> ContextUse:
-        """The use of the context, if a question is asked, with so many turns dropped."""
+        """The context used by a prompt with this question and `num_dropped` dropped turns."""
         dropped = self.num_dropped if num_dropped is None else num_dropped
         ids = self.loaded.chat_ids(self.messages(self.turns, dropped, question))
         return ContextUse(len(ids), self.limit, min(self.max_tokens, self.limit // 4))
 
     def num_to_drop(self, question: str) -> int | None:
-        """How many more of the oldest turns must be dropped so that an answer has enough room: so
-        many that half of the context is free, if possible. None: dropping all is not enough."""
+        """Number of further turns to drop for an answer to fit: enough to free half of the context
+        if possible, else the minimum. None: dropping all turns is not enough."""
         fewest = None
         for number in range(1, len(self.turns) - self.num_dropped + 1):
             use = self.context(question, self.num_dropped + number)
@@ -166,18 +170,18 @@ class ChatSession:
         return fewest
 
     def drop(self, number: int) -> None:
-        """Let the model read so many fewer of the oldest turns."""
+        """Drop the `number` oldest turns from the prompt."""
         self.num_dropped += number
 
     def ask(self, question: str, show: Show) -> Answer:
-        """The answer to a question, which becomes a turn."""
+        """Generate the answer to a question, and append both as a turn."""
         answer = self.generate(self.turns, question, show)
         if answer.text or not answer.is_stopped:
             self.turns.append(Turn(question, answer.text))
         return answer
 
     def retry(self, show: Show) -> Answer:
-        """Another answer to the last question."""
+        """Replace the last answer by a new one."""
         question = self.turns[-1].question
         answer = self.generate(self.turns[:-1], question, show)
         if answer.text or not answer.is_stopped:
@@ -198,7 +202,8 @@ class ChatSession:
         return turn
 
     def generate(self, turns: Sequence[Turn], question: str, show: Show) -> Answer:
-        """Generate an answer until its end, its maximum length, or Ctrl-C."""
+        """Generate an answer; it ends by itself, at its maximum length, or at Ctrl-C. Does not
+        change the conversation."""
         ids = self.loaded.chat_ids(self.messages(turns, self.num_dropped, question))
         room = self.limit - len(ids)
         if room < 1:
@@ -237,7 +242,7 @@ class ChatSession:
         self.options = replace(self.options, sampling=sampling)
 
     def settings(self) -> dict[str, Any]:
-        """What `set` can change, with the values in effect."""
+        """Names and current values of the settings that `set` changes."""
         fields, sampling = SamplingParams.model_fields.items(), self.options.sampling
         names = [name for name, one in fields if one.annotation in (int, float)]
         return {name: getattr(sampling, name) for name in names} | {"max_tokens": self.max_tokens}

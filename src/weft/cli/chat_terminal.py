@@ -1,7 +1,7 @@
 """`weft chat` in a terminal: a prompt with history and editing, streamed answers, commands.
 
-The prompt and all status lines are written to stderr, answers to stdout. The conversation survives
-everything but the end of the process: Ctrl-C, errors, and a context that is full.
+The prompt and all status lines are written to stderr, answers to stdout. Ctrl-C, errors and a full
+context do not end the conversation.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from weft.core.errors import EngineError, WeftError
 
 PROMPT = "> "
 MAX_DRAFT = 1000
-"""Characters of a message that was not answered, at which the next prompt begins with it."""
+"""Maximum length of an unanswered message that is put into the next prompt for editing."""
 HINT = "Ctrl-D exits, /help lists the commands."
 
 
 class ChatTerminal:
-    """A conversation in a terminal."""
+    """Reads messages from a terminal and prints answers."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class ChatTerminal:
             output=create_output(sys.stderr, always_prefer_tty=True),
         )
         self.draft = ""
-        """What the next prompt begins with: a message that was not sent."""
+        """Initial text of the next prompt: a message that was not answered."""
 
     def run(self, name: str) -> None:
-        """Read and answer messages until Ctrl-D or /exit. `name`: of the model."""
+        """Read and answer messages until Ctrl-D or /exit. `name`: name of the model."""
         sampling = self.session.options.sampling
         drawn = "greedy" if sampling.is_greedy else f"temperature {sampling.temperature:g}"
         say(f"{name}: context of {self.session.limit:,} tokens, {drawn}.")
@@ -75,7 +75,7 @@ class ChatTerminal:
                     self.take_back(line)
 
     def read(self) -> str | None:
-        """The next line; None at the end."""
+        """Read a message; None at Ctrl-D."""
         draft, self.draft = self.draft, ""
         try:
             line = self.prompt.prompt(default=draft)
@@ -87,7 +87,7 @@ class ChatTerminal:
             return ""
 
     def handle(self, line: str) -> bool:
-        """Run a command or answer a message; False: the chat ends."""
+        """Run a command or answer a message. Returns False if the chat ends."""
         if not is_command(line):
             self.ask(line)
             return True
@@ -99,7 +99,8 @@ class ChatTerminal:
         return reply.action != "exit"
 
     def ask(self, line: str) -> None:
-        """Answer a message, unless the context is full and it is taken back."""
+        """Answer a message. If the context is full and the user decides to stop, it returns to the
+        prompt."""
         question = message_of(line)
         if not self.make_room(question):
             self.take_back(line)
@@ -110,14 +111,15 @@ class ChatTerminal:
             self.take_back(line)
 
     def take_back(self, line: str) -> None:
-        """Let the next prompt begin with a message that was not answered."""
+        """Put an unanswered message into the next prompt; a long one can be recalled with Up."""
         if len(line) <= MAX_DRAFT:
             self.draft = line
         else:
             say("Up recalls the message.")
 
     def make_room(self, question: str) -> bool:
-        """Whether an answer has enough room, perhaps after turns were dropped."""
+        """Ask the user what to do if the context is nearly full; returns whether to answer the
+        message."""
         use = self.session.context(question)
         if use.is_enough:
             return True
@@ -128,7 +130,7 @@ class ChatTerminal:
         return bool(choice)
 
     def choose(self, use: ContextUse, number: int | None) -> str:
-        """d: drop turns, a: answer with what is left; "": take the message back."""
+        """Ask for a choice: d to drop turns, a to answer anyway; "": do not answer."""
         say(
             f"the conversation has {use.num_prompt:,} tokens with this message, of "
             f"{use.limit:,}: {use.room:,} are left for the answer."
@@ -146,7 +148,7 @@ class ChatTerminal:
         return letter if letter in choices and letter != "s" else ""
 
     def read_letter(self, question: str) -> str:
-        """The letter that is typed; "" for Ctrl-C and Ctrl-D."""
+        """Read one letter; "" for Ctrl-C and Ctrl-D."""
         prompt: PromptSession[str] = PromptSession(output=self.prompt.output)
         try:
             return prompt.prompt(question).strip().lower()[:1]
@@ -157,8 +159,8 @@ class ChatTerminal:
 
 
 def key_bindings() -> KeyBindings:
-    """Enter sends; Alt-Enter is a line break; Ctrl-C clears the line. A pasted text is inserted
-    without the line break at its end."""
+    """Enter sends, Alt-Enter inserts a line break, Ctrl-C clears the line. Pasted text is inserted
+    without its trailing line break."""
     bindings, is_typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
 
     @bindings.add("enter", filter=is_typing)

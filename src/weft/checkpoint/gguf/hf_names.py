@@ -1,5 +1,5 @@
-"""What the header of a GGUF file says in Hugging Face's terms, without torch: the values of a
-config.json, and which tensors of the file make up which Hugging Face tensors."""
+"""Header of a GGUF file -> values of a config.json, and the rules that map its tensors to Hugging
+Face tensors. Without torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The memory that the weights of a GGUF file take when they are loaded, from its header alone.
 
-Weights of Q8_0, Q4_0 and Q4_1 stay quantized where the compiled kernels can multiply by them. All
-others become floats: Q4_K takes seven times the bytes that it has in the file, F16 twice.
+Weights of Q8_0, Q4_0 and Q4_1 stay quantized where the compiled kernels support it. All others are
+converted to float32: Q4_K takes seven times its size in the file, F16 twice.
 """
 
 from __future__ import annotations
