@@ -143,7 +143,7 @@ class EventQueue:
 
     @property
     def collector(self) -> EventListener | None:
-        """Puts an event into all inboxes; None: nobody listens."""
+        """Puts an event into all inboxes; None: there is no listener."""
         if len(self.inboxes) == 1:
             return self.inboxes[0][1].append
         return self.append if self.inboxes else None

@@ -1,5 +1,7 @@
-"""The server as the routes below /look see it (look/host.py): serve and look do not import each
-other, so their connection is here."""
+"""Implements look/host.py, the interface of the server that the routes below /look use.
+
+serve and look do not import each other, so they are connected here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ MAX_SESSION = 128
 
 @dataclass(frozen=True)
 class ServedCall:
-    """A request that may look."""
+    """A request that has passed the access checks; implements LookCall."""
 
     call: HttpCall
 
@@ -77,7 +79,8 @@ class ServedCall:
 
 
 class ServedHost:
-    """One server. `route_class` makes routes declare errors as all others do."""
+    """One server; implements LookHost. `route_class`: routes declare errors as those of serve
+    do."""
 
     route_class: type[APIRoute] = ApiRoute
 

@@ -58,16 +58,16 @@ class OutputStream:
         """`num_left`: by request, samples whose last output has not been read."""
         self.ids = list(num_left)
         self.num_running = dict(num_left)
-        """By request, samples whose last output has not arrived."""
+        """Number of samples whose last output has not arrived, by request."""
         self.when_ended: Callable[[], None] | None = None
         """Called once in the event loop, when the engine is done with all requests, whether or not
         the outputs have been read."""
         self.outputs: deque[RequestOutput] = deque()
         self.waiter: asyncio.Future[None] | None = None
         self.interruption: Exception | None = None
-        """Raised instead of waiting for another output."""
+        """The error that is raised instead of waiting for another output."""
         self.times: dict[str, RequestTimes] = {}
-        """Arrival, admission and cached tokens of the requests, once the engine has them."""
+        """Times and cached tokens of the requests, once they were added to the engine."""
 
     def put(self, output: RequestOutput) -> None:
         self.outputs.append(output)
@@ -76,18 +76,18 @@ class OutputStream:
         self.wake()
 
     def wake(self) -> None:
-        """Let the coroutine that waits look again."""
+        """Wake up the coroutine that waits for an output."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
     def interrupt(self, error: Exception) -> None:
-        """Event loop: whoever waits for an output gets this error from now on. Costs less than a
+        """Event loop: raise this error in the coroutine that waits for an output. Cheaper than a
         timeout around each output."""
         self.interruption = error
         self.wake()
 
     def count_end(self, output: RequestOutput) -> None:
-        """A sample, or after an error a request, has its last output."""
+        """Count the last output of a sample, or of a request that failed."""
         left = self.num_running.get(output.request_id, 1) - 1
         if left > 0 and output.error is None:
             self.num_running[output.request_id] = left

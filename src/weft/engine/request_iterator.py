@@ -38,7 +38,7 @@ class RequestIterator(Iterator[T]):
     ) -> None:
         self.owner = owner
         self.ids = list(ids)
-        """Empty once they were aborted, or belong to somebody else."""
+        """Ids of its requests; empty once they were aborted or released."""
         self.times: dict[str, RequestTimes] = {}
         """Times and cached tokens by request, from before its first output."""
         self.results: Iterator[T] = iter(()) if results is None else results

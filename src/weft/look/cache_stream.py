@@ -3,13 +3,13 @@
     event: snapshot   {"num_pages", "page_size", "pages", "nodes", "texts"}    (replay.py)
     event: kv         {"ops": [CacheEvent.to_json(), ...], "texts"}            (events.py)
 
-The first event is the snapshot; the ops after it lead to the engine's state after each step. They
-are bundled to at most 20 events per second, and none is left out: a client that reads so slowly
-that 200,000 wait gets an error and begins again.
+The first event is the snapshot. Applying the ops of the following events to it gives the state
+after each step. Ops are bundled to at most 20 events per second, and none is left out; a client for
+which 200,000 ops wait gets an error and has to reconnect.
 
-Text is shown to the caller to whom it belongs: nodes of other API keys, and of translations where
-there are keys, have `tokens: null` and their number, and a namespace without meaning. Without API
-keys there is one caller, whose text is shown on loopback addresses only.
+A caller sees only its own text. Nodes of other API keys, and of translations if there are keys,
+have `tokens: null` with the number of tokens, and a namespace that reveals nothing. Without API
+keys there is one caller, whose text is sent on loopback addresses only.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@
     event: done      {"step", "reason", "usage": {"prompt_tokens", "cached_tokens",
                                                   "completion_tokens"}}
 
-Ids increase. All events follow from the steps of the engine, which it keeps: a client that was cut
-off sends `resume` with the id of the session and the header Last-Event-ID, and gets the events
-after it. Applying the ops of `kv` to the state of an earlier snapshot gives each later one. A beam
+Ids increase. Events are computed from the stored steps of the engine, so a client whose connection
+was lost continues: it sends `resume` with the id of the session and the header Last-Event-ID, and
+gets the later events. Applying the ops of `kv` to an earlier snapshot gives each later one. A beam
 search has no tokens before its end; its hypotheses are in the snapshot of the session.
 """
 

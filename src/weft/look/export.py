@@ -3,9 +3,9 @@
     trace.to_html("trace.html")             a file that opens from a disk
     page_of_trace(trace)                    its text
 
-Modules do not load from `file://`, so they are joined into one inline script (modules.py). The file
-has a content security policy of its own, which allows this script and this style by their hashes
-and no address at all.
+Browsers do not load modules from `file://`, so they are joined into one inline script (modules.py).
+The content security policy of the file allows this script and this style by their hashes, and no
+connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the routes of this package need of the server that they are part of.
+"""The interface of the server that the routes of this package use.
 
-Neither package imports the other: the command line gives the router a `LookHost` made of the
-server's parts (cli/look_host.py).
+look and serve do not import each other: cli/look_host.py implements `LookHost` and passes it to the
+routers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class LookModel(Protocol):
-    """A model that the server has loaded."""
+    """A loaded model of the server."""
 
     @property
     def name(self) -> str: ...
@@ -33,11 +33,11 @@ class LookModel(Protocol):
 
 
 class LookCall(Protocol):
-    """One request that is allowed to look."""
+    """A request that has passed the access checks of the routes below /look."""
 
     @property
     def id(self) -> str:
-        """Of the request, for the log."""
+        """Id of the request, for the log."""
 
     @property
     def key(self) -> str:
@@ -49,35 +49,35 @@ class LookCall(Protocol):
 
     @property
     def owns_all(self) -> bool:
-        """Whether there is only one caller, on this machine: no API keys, a loopback address."""
+        """Whether the caller may see all text: no API keys, and a loopback address."""
 
     @property
     def is_ending(self) -> bool:
-        """Whether the server is shutting down, so that streams without an end must end."""
+        """Whether the server is shutting down, so that endless streams must end."""
 
     @property
     def session(self) -> str:
         """The header x-weft-session, within the key; otherwise the key."""
 
     def model(self, name: str | None) -> LookModel:
-        """The loaded model of a name; raises the server's error if there is none."""
+        """The loaded model of a name; raises the server's error for an unknown name."""
 
     async def run(self, work: Awaitable[T]) -> T:
-        """The result of `work`, which is cancelled if the client disconnects or the time of the
-        request is over."""
+        """Await `work`; cancels it if the client disconnects or the deadline of the request
+        passes."""
 
     async def stream(self, chunks: AsyncIterator[bytes]) -> Response:
         """A response of server-sent events; closing it closes the iterator."""
 
 
 class LookHost(Protocol):
-    """The server."""
+    """The server that the routes are part of."""
 
     @property
     def route_class(self) -> type[APIRoute]: ...
 
     def enter(self, request: Request) -> LookCall:
-        """The call of a request; an error 403 that names --look where it is not allowed."""
+        """Check the access of a request; an error 403 names --look."""
 
     def error(
         self,
@@ -87,7 +87,7 @@ class LookHost(Protocol):
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> Exception:
-        """An error in the server's shape."""
+        """Create an error that the server converts to the error format of the route."""
 
     def json_response(self, content: Any) -> Response:
         """JSON; may be called in any thread."""

@@ -1,14 +1,14 @@
-"""The modules of the page as few scripts, without comments and without spaces between signs.
+"""Bundles the ES modules of the page: source files -> a few minified scripts.
 
     split_scripts("app.js", files)     {"app.js": ..., "walk.js": ...}: what is loaded at first,
                                        and each module that it imports when it is needed
     joined_modules("exported.js", files)     one script for all, which loads from `file://`
     compact("app.js", source)          a script or a style sheet as it is sent
 
-Each module follows those it imports, without import and export; that is sound because top-level
-names are unique across modules, which is checked here and by a test. A script is a third smaller
-when compressed than its modules one by one, and needs one request. The page's views are imported
-with `import("./walk.js")`: what two of them need is part of the first script.
+A script has each module after those it imports, without import and export statements. This requires
+that top-level names are unique across modules, which is checked here and by a test. A compressed
+script is a third smaller than its modules, and needs one request. Views are imported dynamically
+(`import("./walk.js")`); modules that two views need are part of the first script.
 """
 
 from __future__ import annotations

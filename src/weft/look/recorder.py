@@ -14,12 +14,12 @@ the trace.
         except StopIteration as stop:
             return stop.value
 
-Between two units no hook is registered and no state of torch is changed. To cancel, drop the
-generator. Nothing is recorded of calls of other threads.
+Between two units no hook is registered and no state of torch is changed. To cancel, close or drop
+the generator. Calls of the model by other threads are not recorded.
 
-How much is kept (E4 of the design): up to 64 tokens all arrays; up to 512 the inputs of the layers,
-K and V and block means of the weights; beyond, K and V and block means of some rows. `Trace.array`
-computes the rest again (stored_rows.py).
+What is kept depends on the length: up to 64 tokens, all arrays; up to 512, the inputs of the
+layers, K, V, and block means of the weights; beyond, K, V, and block means of some rows.
+`Trace.array` recomputes all other values (stored_rows.py).
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ from weft.sampling.params import SamplingParams
 from weft.text.tokenizer import Tokenizer
 
 MAX_INLINE, MAX_INPUTS = 64, 512
-"""Tokens up to which all arrays are kept, and up to which the inputs of the layers are."""
+"""Maximum number of tokens of a trace that keeps all arrays, and of one that keeps the inputs of
+the layers."""
 MAX_LOGITS = 1 << 22
-"""Logits that are kept; of more, those of the last position."""
+"""Maximum number of logits that are kept; of more, only those of the last position."""
 MAX_LENS_PRODUCTS = 1 << 30
-"""Multiply-accumulates of a logit lens that is part of every trace."""
+"""Maximum multiply-accumulates of a logit lens that is computed with every trace."""
 TOLERANCE = 1e-3
-"""Of `check`; a larger difference is noted."""
+"""Differences in `check` above this are reported in the notes."""
 
 
 def record(

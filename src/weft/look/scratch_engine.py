@@ -1,18 +1,18 @@
-"""`ScratchEngine`: a second engine on the weights of a loaded model, with a small pool of pages,
-stepped by its owner, to watch the KV cache.
+"""`ScratchEngine`: a second engine on the weights of a loaded model, with a small page pool, for
+observing the KV cache. The owner runs its steps.
 
     scratch = ScratchEngine(model, tokenizer, ScratchConfig(num_pages=24, page_size=4))
     scratch.submit(request)             -> "a", the name of the request in the events
     step = scratch.step()               what changed: events, tokens, preempted requests
     scratch.run()                       steps until nothing is left to do
     scratch.snapshot()                  pages, tree and requests, as JSON
-    scratch.steps_since(4)              steps 5 and later, for a viewer that has seen 4
+    scratch.steps_since(4)              steps 5 and later
 
-A request may arrive later (`submit_later`), so that a script of requests is replayed step by step;
-`with_scenario` has one in which prefixes are shared, pages evicted and a request preempted.
+`submit_later` submits a request before a later step; `with_scenario` creates a script of requests
+in which prefixes are shared, pages evicted and a request preempted.
 
-Weights are shared and not copied; the KV cache is its own, so nothing that it does changes the
-engine that serves the model. It must be stepped in the thread that runs that model's kernels.
+Weights are shared, the KV cache is separate, so the engine that serves the model is not affected.
+Steps must be run in the thread that runs the kernels of that model.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from weft.sampling.params import SamplingParams
 from weft.text.tokenizer import Tokenizer
 
 MAX_STEPS = 4096
-"""Steps that are kept for viewers; older ones are dropped."""
+"""Maximum number of steps that are kept; older ones are dropped."""
 SCENARIO_PAGES, SEQUENCE_PAGES, SHARED_PAGES = 24, 10, 3
 
 
 class ScratchConfig(Config):
-    """The engine to watch."""
+    """Settings of a scratch engine."""
 
     num_pages: int = Field(24, ge=2, le=4096)
     """Size of the KV cache: so few pages that evictions can be watched."""
@@ -74,28 +74,29 @@ class ScratchConfig(Config):
 
 @dataclass(frozen=True)
 class ScratchStep:
-    """One step of the engine."""
+    """The events and results of one step."""
 
     number: int
     """Counted from 1."""
     events: list[CacheEvent]
-    """In order; their own `step` is the scheduler's, which counts only steps that were planned."""
+    """Events in order. Their field `step` is the scheduler's number, which counts planned steps
+    only."""
     outputs: list[RequestOutput]
     arrived: list[str]
-    """Requests that were submitted for this step."""
+    """Names of the requests submitted before this step."""
     preempted: list[str]
-    """Requests that ran and wait again, without their pages."""
+    """Names of the requests preempted in this step."""
     finished: list[str]
-    """Requests that ended."""
+    """Names of the requests that ended in this step."""
     num_evicted: int
-    """Pages that were evicted from the caches."""
+    """Number of pages evicted from the caches."""
     beams: dict[str, list[list[int]]] = field(default_factory=dict)
     """New tokens of the hypotheses of each beam search that runs after the step."""
     seconds: float = 0.0
 
 
 class ScratchEngine:
-    """One small engine and its history."""
+    """A small engine and the history of its steps."""
 
     def __init__(
         self, model: AnyModel, tokenizer: Tokenizer | None, config: ScratchConfig | None = None
@@ -113,7 +114,7 @@ class ScratchEngine:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs or waits, and nothing will arrive."""
+        """Whether no request runs, waits or is to be submitted later."""
         return self.engine.is_idle and not self.arrivals
 
     @property
@@ -122,12 +123,12 @@ class ScratchEngine:
         return self.engine.cache_state()
 
     def submit(self, request: GenerationRequest) -> str:
-        """Add a request before the next step; its name. Raises a UsageError for one that does not
-        fit into the pages."""
+        """Submit a request before the next step; returns its name. Raises a UsageError if it does
+        not fit into the pages."""
         return self.submit_later(request, self.num_steps + 1)
 
     def submit_later(self, request: GenerationRequest, step: int) -> str:
-        """Let a request arrive before a step; its name, a letter."""
+        """Submit a request before a later step; returns its name, a letter."""
         name = next(self.names)
         prepared = self.engine.prepare(request, name)
         self.requests[name] = ScratchRequest(name, request)
@@ -135,14 +136,15 @@ class ScratchEngine:
         return name
 
     def abort(self, name: str) -> None:
-        """Remove a request; its pages are free. The events belong to the next step."""
+        """Abort a request and free its pages. The events belong to the next step."""
         self.arrivals = [one for one in self.arrivals if one[1].id != name]
         self.engine.abort(name)
         if name in self.requests:
             self.requests[name].finish = self.requests[name].finish or "aborted"
 
     def step(self) -> ScratchStep:
-        """Submit what arrives now, and run one step of the engine. A UsageError if it is idle."""
+        """Submit the requests that are due, and run one engine step. Raises a UsageError if there
+        is nothing to do."""
         if self.is_idle:
             raise UsageError("nothing is left to do in this engine. Submit a request first.")
         self.num_steps += 1
@@ -170,7 +172,7 @@ class ScratchEngine:
         return step
 
     def beams(self) -> dict[str, list[list[int]]]:
-        """By name: the new tokens of the hypotheses that a beam search goes on with."""
+        """New tokens of the running beams of each beam search, by name of the request."""
         groups = self.engine.scheduler.state.groups
         return {
             name: [one.tokens[one.num_prompt :] for one in groups[name].sequences]
@@ -179,7 +181,7 @@ class ScratchEngine:
         }
 
     def submit_due(self) -> list[str]:
-        """Submit the requests that arrive before this step; their names."""
+        """Submit the requests that are due before this step; returns their names."""
         due = [one for step, one in self.arrivals if step <= self.num_steps]
         self.arrivals = [one for one in self.arrivals if one[0] > self.num_steps]
         for prepared in due:
@@ -187,7 +189,7 @@ class ScratchEngine:
         return [prepared.id for prepared in due]
 
     def run(self, limit: int = MAX_STEPS) -> list[ScratchStep]:
-        """Steps until nothing is left to do, at most `limit`."""
+        """Run steps until nothing is left to do, at most `limit`."""
         steps: list[ScratchStep] = []
         while not self.is_idle and len(steps) < limit:
             steps.append(self.step())
@@ -242,12 +244,12 @@ class ScratchEngine:
 
 @dataclass
 class ScratchRequest:
-    """What viewers show of a request."""
+    """State of a request, for viewers."""
 
     name: str
     request: GenerationRequest
     finish: str | None = None
-    """Why it ended: end, stop, length, error or aborted."""
+    """Finish reason: end, stop, length, error or aborted."""
     outputs: dict[int, list[int]] = field(default_factory=dict)
     """Tokens of each sample that have been returned; of a beam search, its hypotheses at the
     end."""

@@ -2,14 +2,14 @@
 
     POST   /look/scratch               a new engine, empty or with the requests of a scenario
     GET    /look/scratch/{id}?since=n  its state, and the steps after n
-    POST   /look/scratch/{id}/submit   a request for it
-    POST   /look/scratch/{id}/step     some steps
-    POST   /look/scratch/{id}/reset    the same from the beginning
-    POST   /look/scratch/{id}/why      why a prompt did not share the prefix of another one, here
+    POST   /look/scratch/{id}/submit   submit a request
+    POST   /look/scratch/{id}/step     run some steps
+    POST   /look/scratch/{id}/reset    restart with the same scenario
+    POST   /look/scratch/{id}/why      why a prompt did not share the prefix of another one
     DELETE /look/scratch/{id}
 
-Answers have the form of scratch_sessions.py. Access is that of traces (routes.py); an engine that
-was dropped is a 404 with the code scratch_expired.
+Results have the form of scratch_sessions.py. Access checks are those of traces (routes.py). An
+engine that was dropped is a 404 with the code scratch_expired.
 """
 
 from __future__ import annotations

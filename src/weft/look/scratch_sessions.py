@@ -1,4 +1,4 @@
-"""`ScratchSessions`: the scratch engines that callers of a server watch, and their answers as JSON.
+"""`ScratchSessions`: the scratch engines of the callers of a server, and their state as JSON.
 
     {"id": "s_1f2e", "snapshot": ScratchEngine.snapshot(),
      "steps": [{"step": 5, "ops": [CacheEvent.to_json(), ...], "arrived": ["b"], "preempted": [],
@@ -7,9 +7,9 @@
                             "top": [{"id": 17, "p": 0.8}, ...]}]}],
      "texts": {"17": {"text": "cat", "bytes": "636174"}}}
 
-`texts` has every token id of the answer. The engine is made and stepped on the thread of its
-model, one step between two of the serving engine. A session of a caller has at most two; one that
-was not used for ten minutes is dropped, as is the oldest of more than eight.
+`texts` has every token id of the JSON. An engine is created and stepped in the thread of its
+model, one step between two steps of the serving engine. A session of a caller may have two scratch
+engines. An engine is dropped after ten minutes without use; of more than eight, the oldest is.
 """
 
 from __future__ import annotations

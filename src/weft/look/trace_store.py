@@ -1,6 +1,6 @@
-"""`TraceStore`: the last traces of a server, and `TraceQueue`: one trace is recorded at a time.
+"""`TraceStore`: the last traces of a server. `TraceQueue`: records one trace at a time.
 
-store.put(key, model, trace)        at most 32 traces and 256 MB, the oldest use goes first
+store.put(key, model, trace)        at most 32 traces and 256 MB, least recently used dropped first
 store.get(key, trace_id)            None: unknown, dropped, or another API key's
 await queue.run(session, work)      a session's new trace cancels its old one; others wait
 """
@@ -50,8 +50,8 @@ class TraceStore:
         return sum(one.trace.nbytes for one in self.traces.values())
 
     def put(self, key: str, model: LookModel, trace: Trace) -> None:
-        """Keep a trace; the oldest use goes first. A UsageError for one that is larger than all
-        that may be kept."""
+        """Store a trace; drops the least recently used ones. Raises a UsageError for a trace that
+        is larger than the store."""
         if trace.nbytes > self.max_bytes:
             raise UsageError(
                 f"the trace has {trace.nbytes / 2**20:,.0f} MB, but the server keeps at most "
@@ -76,7 +76,7 @@ class QueuedTrace:
 
 
 class TraceQueue:
-    """One place for a running trace, and a short queue. Used by one event loop."""
+    """Runs one trace at a time, with a short queue. Used by one event loop."""
 
     def __init__(self, max_waiting: int = MAX_WAITING, wait_seconds: float = WAIT_SECONDS) -> None:
         self.max_waiting, self.wait_seconds = max_waiting, wait_seconds
@@ -85,8 +85,8 @@ class TraceQueue:
         self.traces: list[QueuedTrace] = []
 
     async def run(self, session: str, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work` once it is its turn. A QueueFullError if it does not come, a
-        ReplacedError if the session has asked for another trace meanwhile."""
+        """Run `work` when no other trace is being recorded. Raises a QueueFullError if that takes
+        too long, a ReplacedError if the session requests another trace meanwhile."""
         await self.replace(session)
         queued = QueuedTrace(session)
         task = asyncio.ensure_future(self.run_in_turn(work))
@@ -103,7 +103,7 @@ class TraceQueue:
             self.traces.remove(queued)
 
     async def replace(self, session: str) -> None:
-        """Cancel what a session is waiting for."""
+        """Cancel the traces that a session is waiting for."""
         old = [one for one in self.traces if one.session == session and one.task is not None]
         for one in old:
             one.is_replaced = True
@@ -121,7 +121,8 @@ class TraceQueue:
             self.leave_place()
 
     async def take_place(self) -> None:
-        """Wait for the place; a QueueFullError after some seconds."""
+        """Wait until no other trace is being recorded; raises a QueueFullError after some
+        seconds."""
         if not self.is_taken and not self.waiting:
             self.is_taken = True
             return
@@ -142,7 +143,7 @@ class TraceQueue:
             raise
 
     def leave_place(self) -> None:
-        """Give the place to the first that waits."""
+        """Let the first waiting trace run."""
         self.is_taken = False
         while self.waiting:
             turn = self.waiting.pop(0)

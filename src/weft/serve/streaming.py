@@ -37,7 +37,7 @@ ErrorChunk = Callable[[ApiError], bytes]
 
 
 class ClientGoneError(Exception):
-    """The client has closed the connection; there is nobody to answer."""
+    """The client has closed the connection, so no response can be sent."""
 
 
 def sse(data: Any, event: str | None = None) -> bytes:

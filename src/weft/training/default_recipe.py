@@ -1,14 +1,14 @@
-"""The recipe of a run without a recipe: sizes from the corpus, lengths from a probe.
+"""The default recipe: size of the corpus and a probe -> settings of a run without a recipe.
 
     corpus                    tokenizer, width and layers, share of held-out lines
     corpus, time              size of a batch
     probe (training/probe.py) steps, warmup, evaluations, checkpoints, dropout
 
-Small models learn small corpora best (Araabi and Monz 2020), and many small updates with Muon learn
-most in a short time. The rate stays at its peak for the first part of a run and then falls to zero
-("warmup, stable, decay"), so that a new plan of the steps changes nothing in the first part.
-Dropout grows with the number of epochs: a model that sees a line five times does not learn it by
-heart. Settings of the command line (`--set`) win over all of these.
+Small models are best for small corpora (Araabi and Monz 2020), and in a short time, many small
+updates with Muon give the lowest loss. The learning rate is constant in the first part of a run and
+then decays to zero (warmup-stable-decay), so that a new plan of the steps does not affect the first
+part. Dropout increases with the number of epochs, against overfitting. Settings of the command line
+(`--set`) override all of these.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from weft.training.recipe import Recipe
 from weft.training.time_budget import TARGET
 
 DEFAULT_MINUTES = 60.0
-"""A run without `--time` takes at most about so long."""
+"""Approximate maximum duration of a run without `--time`."""
 PATIENCE = 6
 MAX_HELD_OUT = 1000
-"""Lines that are held out for validation, at most, if there are no validation files."""
+"""Maximum number of lines that are held out for validation if there are no validation files."""
 MAX_EVALUATIONS, MIN_EVALUATIONS, EVALUATION_SHARE = 20, 3, 0.05
-"""Evaluations of a run: as many as take this share of its time."""
+"""Limits of the number of evaluations, and the share of the time that they may take."""
 NUM_SAVES, MIN_SAVE_STEPS, MAX_WARMUP = 40, 10, 200
-"""Checkpoints of a run, and steps between two of them: if other programs slow the probe down, a
-plan has too few steps, and many of its checkpoints would come within a second."""
+"""Number of checkpoints of a run, minimum steps between two, and maximum warmup steps. The minimum
+matters if other programs slow the probe down: a plan then has too few steps, and its checkpoints
+would be less than a second apart."""
 EPOCH_DROPOUT = ((8, 0.1), (20, 0.2))
-"""Dropout for runs up to so many epochs; longer ones have MAX_DROPOUT."""
+"""(epochs, dropout): dropout of runs up to this number of epochs; longer ones have MAX_DROPOUT."""
 MAX_DROPOUT = 0.3
 
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """The training files, before they are encoded."""
+    """Size of the training files."""
 
     num_lines: int
-    """Pairs, or lines of text."""
+    """Number of pairs, or of lines of text."""
     num_characters: int
-    """Of the target side, or of the text."""
+    """Characters of the target side, or of the text."""
 
 
 def corpus_size(files: TrainingFiles) -> CorpusSize:
@@ -57,7 +58,7 @@ def corpus_size(files: TrainingFiles) -> CorpusSize:
 
 
 def default_recipe(size: CorpusSize, files: TrainingFiles, minutes: float | None) -> dict[str, Any]:
-    """The settings that are known before the files are encoded, as nested values."""
+    """The settings that depend on the corpus only, as nested values."""
     is_small = size.num_characters < 20_000_000
     width = 128 if is_small else 256
     is_pairs = files.task == "translate"
@@ -88,18 +89,19 @@ def default_recipe(size: CorpusSize, files: TrainingFiles, minutes: float | None
 
 
 def vocab_size(num_characters: int) -> int:
-    """A token should occur often enough to be learned."""
+    """Vocabulary size: small enough that each token occurs often enough to be learned."""
     limits = ((1_000_000, 2000), (20_000_000, 4000), (100_000_000, 8000))
     return next((size for limit, size in limits if num_characters < limit), 16_000)
 
 
 def batch_tokens(minutes: float) -> int:
-    """Short runs need many updates, long ones gain from the lower cost of a token."""
+    """Tokens per update: few in short runs, which need many updates; more in long runs, where a
+    token then costs less."""
     return 1024 if minutes <= 20 else 2048 if minutes <= 120 else 4096
 
 
 def tune_default(recipe: Recipe, probe: ProbeResult, fixed: Collection[str]) -> Recipe:
-    """The recipe with the settings that depend on the probe, but those whose names are `fixed`."""
+    """Set the settings that depend on the probe, except those in `fixed`."""
     minutes = recipe.train.minutes
     seconds = 60 * (minutes or DEFAULT_MINUTES)
     changes = planned_lengths(recipe, probe, seconds)
@@ -113,8 +115,8 @@ def dropout_for(num_epochs: float) -> float:
 
 
 def fit_to_time(recipe: Recipe, probe: ProbeResult) -> Recipe:
-    """A recipe whose steps were made for another time: steps, warmup, evaluations, checkpoints and
-    the start of R-Drop are scaled to train.minutes."""
+    """Fit a given recipe to train.minutes: scales steps, warmup, evaluations, checkpoints and the
+    start of R-Drop."""
     assert recipe.train.minutes is not None, "only a recipe with train.minutes is fitted"
     train = recipe.train
     changes = planned_lengths(recipe, probe, 60 * recipe.train.minutes)
@@ -151,7 +153,7 @@ def lengths_of(steps: int, num_evaluations: int) -> dict[str, Any]:
 
 
 def describe_plan(recipe: Recipe, probe: ProbeResult) -> list[str]:
-    """What will be trained, in two lines."""
+    """Two lines that describe model and plan."""
     model, train = recipe.model, recipe.train
     epochs = train.steps / max(1, probe.epoch_steps)
     minutes = train.minutes or train.steps * probe.step_seconds / 60
@@ -167,7 +169,7 @@ def describe_plan(recipe: Recipe, probe: ProbeResult) -> list[str]:
 
 
 def describe_choice(recipe: Recipe, is_planned: bool) -> str:
-    """What will be trained, as far as it is known before the files are encoded."""
+    """A line that describes the model, as far as it is known before the files are encoded."""
     model, train, tokenizer = recipe.model, recipe.train, recipe.tokenizer
     length = f"{train.steps:,} steps"
     if is_planned:

@@ -3,11 +3,11 @@
     best checkpoint           the step of the best evaluation, by train.best_by
     mean of the last ones     train.average regular checkpoints (checkpointing.py)
 
-Both are measured on the validation data when the run ends; the better one is the model, and of
-equal ones the checkpoint. Without validation data it is the mean, which is the last checkpoint if
-train.average is 1. scores.json has the score of the other one too.
+When the run ends, both are scored on the validation data and the better one is delivered; in a tie,
+the checkpoint. Without validation data the mean is delivered, which is the last checkpoint if
+train.average is 1. scores.json has both scores.
 
-Runs that earlier versions started deliver the mean, as they would have ended there.
+Runs that were started by an earlier version deliver the mean, as that version did.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which inputs of the validation data a model folder has as examples: five, evenly spaced.
+"""Validation data -> five evenly spaced example inputs, which are stored in the model folder.
 
     pair_examples(valid_pairs)                 of a translation run
     text_examples(token_file, tokenizer)       of a text run: beginnings of lines

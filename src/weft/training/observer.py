@@ -1,8 +1,8 @@
-"""`RunObserver`: what a run tells its caller. Nothing of it has an influence on the result.
+"""`RunObserver`: callbacks of a run. They do not affect its result.
 
-watch     a Progress after every step and every evaluation
-report    one line: bytes to be written, the data report, warnings, the step it resumes from
-stage     before the first step: what is done now, and how many of how many lines are done
+watch     Progress, after every step and every evaluation
+report    a line of text: bytes to be written, the data report, warnings, the step it resumes from
+stage     before the first step: name of the current stage, lines done, total lines
 """
 
 from __future__ import annotations

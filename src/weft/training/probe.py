@@ -1,7 +1,7 @@
-"""The probe of a run: real updates of a model that is then discarded, to learn what a step takes.
+"""The probe of a run: trainer and validation data -> measured seconds of a step and an evaluation.
 
-The model, the optimizer and the batches are those of the run; the first updates, which are slower,
-do not count. Also measures one pass over the validation data.
+Runs updates for some seconds with the model, optimizer and batches of the run, which are discarded
+afterwards. The first updates are slower and do not count. A step is the median of the others.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from weft.training.loop import Data, Trainer, validate
 
 PROBE_SECONDS = 10.0
 WARM_UP, MIN_STEPS = 2, 3
-"""Updates that do not count, and the fewest that do, however long they take."""
+"""Number of first updates that do not count, and minimum number of measured ones."""
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe has measured, and what is known of the data."""
+    """The measurements of a probe, and sizes of data and model."""
 
     step_seconds: float
     evaluation_seconds: float
-    """Of the loss on all validation data; 0.0: there are none."""
+    """Seconds for the loss on all validation data; 0.0: there are none."""
     epoch_tokens: int
     """Target tokens of one epoch."""
     epoch_steps: int
@@ -43,7 +43,8 @@ def run_probe(
     seconds: float = PROBE_SECONDS,
     now: Callable[[], float] = time.monotonic,
 ) -> ProbeResult:
-    """Train the model of `trainer`, which must not be used afterwards, for some seconds."""
+    """Train the model of `trainer` for some seconds and measure it. The trainer must not be used
+    afterwards."""
     data, accumulate = trainer.data, trainer.config.accumulate
     plan = data.plan(0)
     batches = itertools.cycle(grouped(plan, accumulate))

@@ -1,9 +1,9 @@
-"""Opening the folder of a run: a new one, one that continues, or one that is finished.
+"""Opens the folder of a run: starts, resumes or reports a run, depending on the files in it.
 
     no run.json                        a new run
-    a run without a checkpoint         starts again, with any settings: nothing is lost
-    a run with a checkpoint            continues; settings that may change are recorded
-    a run that has delivered           finished, unless settings have changed since
+    a run without a checkpoint         starts again; its settings may be different
+    a run with a checkpoint            resumes; changed settings are recorded in run.json
+    a run that has delivered           is finished, unless settings have changed since
 
 A run that is rejected before its first step (a file that cannot be read, a full disk) leaves
 nothing behind.

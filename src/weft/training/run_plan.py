@@ -1,10 +1,10 @@
-"""The plan of a run whose length depends on time: a probe, then settings that fit.
+"""Plans a run of a given duration: recipe -> probe -> recipe whose steps fit into the time.
 
     recipe -> probe -> recipe with steps, evaluations, checkpoints ... -> run.json, recipe.json
 
-run.json has the planned recipe, and the one that was asked for under REQUESTED: the same command
+run.json has the planned recipe, and the requested one under REQUESTED, so that the same command
 resumes the run. recipe.json is the planned recipe with all later plans of the steps and without
-train.minutes: a run of it has the same bits.
+train.minutes; training with it gives the same bits.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ Tuning = Callable[[Recipe, ProbeResult], Recipe]
 
 @dataclass(frozen=True)
 class Invocation:
-    """How a run was asked for."""
+    """How a run was started."""
 
     command: str = ""
     """The command line, for the model card."""
     tuning: Tuning | None = None
-    """Plans the recipe of a new run after a probe. None: fit_to_time if it has train.minutes."""
+    """Function that plans the recipe of a new run after a probe. None: fit_to_time if train.minutes
+    is set."""
     began: float = field(default_factory=time.monotonic)
     """When the command was started, by the clock `now`."""
     now: Callable[[], float] = time.monotonic
@@ -52,7 +53,8 @@ class Invocation:
 
 
 def continued_recipe(recipe: Recipe, files: TrainingFiles, out: Path) -> Recipe:
-    """The planned recipe of a run in `out` that was asked for with the same recipe and files."""
+    """The planned recipe of the run in `out` if it was started with the same recipe and files;
+    otherwise `recipe`."""
     if not (out / RUN_FILE).is_file():
         return recipe
     saved, description = read_run(out), describe_run(recipe, files)
@@ -63,7 +65,7 @@ def continued_recipe(recipe: Recipe, files: TrainingFiles, out: Path) -> Recipe:
 
 
 def is_planned(out: Path) -> bool:
-    """Whether a run was planned, or has begun without a plan."""
+    """Whether a run is planned already, or has started without a plan."""
     return REQUESTED in read_run(out) or bool(checkpoint_steps(out / CHECKPOINTS))
 
 
@@ -75,7 +77,7 @@ def plan_run(
     make_trainer: Callable[[], Trainer],
     valid: Data | None,
 ) -> Recipe:
-    """The recipe to train, after a probe if it needs a plan and has none."""
+    """Probe and plan a run if it needs a plan and has none; returns the recipe to train."""
     tuning = invocation.tuning_of(recipe)
     if tuning is None or is_planned(out):
         return recipe

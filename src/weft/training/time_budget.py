@@ -3,12 +3,12 @@
     after a probe of some seconds, and at each regular checkpoint:
     steps = step + (time left - time for the end of the run) / time of a step
 
-A step here includes its share of the evaluations and checkpoints. The end of a run is one more
+The time of a step includes its share of evaluations and checkpoints. The end of the run is one more
 checkpoint, an evaluation of the last step and one of each candidate for delivery.
 
-Every new number of steps is a pair (step, steps) in the state of the run: from that step on it has
-so many steps. Such pairs in `train.replans` of another run give the same learning rates, and so the
-same bits.
+Each new plan is stored in the state of the run as a pair (step, steps): after that step the run has
+`steps` steps in all. A run with the same pairs in `train.replans` has the same learning rates, and
+so the same bits.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ Replans = Sequence[tuple[int, int]]
 """(step, steps), in order: after that step the run has so many steps in all."""
 
 MIN_MINUTES = 2.0
-"""Below, reading the files, the probe and the end of the run leave no time to learn."""
+"""Minimum: in a shorter run, reading the files, the probe and the end leave no time for
+training."""
 TARGET = 0.97
-"""Part of the time that is planned: a run may end a little later than is expected."""
+"""Share of the time that is planned; the rest is a reserve, as a run may end later than
+expected."""
 RECENT = 100
-"""Steps whose mean time is that of the next ones."""
+"""Number of recent steps whose mean duration is the estimate for the next ones."""
 TOLERANCE = 0.01
-"""A plan is kept if a new one would change the steps that are left by less."""
+"""Minimum relative change of the remaining steps for which a new plan is adopted."""
 
 
 def steps_after(step: int, steps: int, replans: Replans) -> int:
-    """How many steps a run has in all, by its plans up to `step`."""
+    """Total number of steps of a run, by its plans up to `step`."""
     return next((planned for begin, planned in reversed(replans) if begin <= step), steps)
 
 
 class TimeBudget:
-    """The time of a run, and what its parts take."""
+    """The time of a run, and the measured times of its parts."""
 
     def __init__(
         self, seconds: float, began: float | None = None, now: Callable[[], float] = time.monotonic
@@ -49,7 +51,8 @@ class TimeBudget:
         """Seconds that earlier processes of the run used, up to their last checkpoint."""
         self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.evaluation_seconds = 0.0
-        """Of the last evaluation: the first ones take longer, as translations do not end yet."""
+        """Duration of the last evaluation; the first ones take longer, because translations do not
+        end yet."""
         self.save_seconds = 0.0
 
     @property
@@ -59,7 +62,7 @@ class TimeBudget:
     def plan(
         self, step: int, evaluate_every: int, save_every: int, num_candidates: int
     ) -> int | None:
-        """How many steps the run should have; None: no step was measured."""
+        """Total number of steps that fit into the time; None: no step was measured."""
         if not self.step_seconds:
             return None
         end = self.save_seconds + (1 + num_candidates) * self.evaluation_seconds

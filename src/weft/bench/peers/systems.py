@@ -2,8 +2,8 @@
 
 `SYSTEMS` is the table; Weft is an entry like the others, and several entries are Weft with other
 settings. `Peer` is the parent's end of a child (its messages are described in child.py): a child
-lives through a whole run, so that all systems can be measured alternately. `model_in_format` gives
-a system the format that it reads; what has to be converted is written once, in float32, below
+runs for the whole benchmark, so that all systems can be measured alternately. `model_in_format`
+returns the model in the format of a system; conversions are written once, in float32, below
 $WEFT_CACHE/bench, so that all systems compute with the same weights.
 """
 
