@@ -1,10 +1,10 @@
-"""`QuantizedMatrix`: a matrix in 8 or 4 bits a number, row by row, as files have it -> its numbers.
+"""`QuantizedMatrix`: a matrix in 8 or 4 bits per number, in rows as in files -> float32 numbers.
 
     8 bits    scale * q               q in -128..127    GGUF's Q8_0
     4 bits    scale * q + minimum     q in 0..15        Q4_1; Q4_0 with the minimum -8 scale
 
-Scale and minimum belong to 32 neighbouring inputs of one output. A 32-bit word holds 4 or 8
-neighbouring inputs, the first in its lowest bits.
+Scale and minimum belong to 32 neighboring inputs of one output. A 32-bit word holds 4 or 8
+neighboring inputs, the first in its lowest bits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fields_of(words: Tensor, bits: int) -> Tensor:
 
 
 def dequantised(quants: Tensor, scales: Tensor, minima: Tensor | None) -> Tensor:
-    """scale * q + minimum in float32, rounded as checkpoint/gguf/dequantise.py rounds. quants:
+    """scale * q + minimum in float32, with the rounding of checkpoint/gguf/dequantize.py. quants:
     [..., I]; scales and minima: [..., I / 32]."""
     weight = quants.float().unflatten(-1, (-1, GROUP))
     scale = scales.float()[..., None]

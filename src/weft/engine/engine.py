@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """No request is active, and all outputs were returned."""
+        """Whether no request is active and all outputs were returned."""
         return self.scheduler.is_idle and not self.state.has_outputs
 
     def submit(self, request: GenerationRequest, request_id: str | None = None) -> str:
@@ -194,7 +194,7 @@ class Engine:
         return PreparedRequest(request, text=ScoredText(text, num_top))
 
     def add(self, prepared: PreparedRequest) -> str:
-        """Add a prepared request with its state, or nothing if this is interrupted."""
+        """Add a prepared request. If this is interrupted, nothing was added."""
         self.finish_recovery()
         request = prepared.request
         try:
@@ -217,7 +217,7 @@ class Engine:
         return f"r{next(self.counter)}"
 
     def is_active(self, request_id: str) -> bool:
-        """Whether more outputs of a request can follow."""
+        """Whether further outputs of a request can follow."""
         return request_id in self.scheduler.state.groups or self.state.will_return(request_id)
 
     def abort(self, request_id: str) -> None:
@@ -320,7 +320,7 @@ class Engine:
         return self.attention_of_layers(request_id, query, sample, [layer]).of_head(head)
 
     def attention_rows(self, request_id: str, query: int, sample: int = 0) -> AttentionRows:
-        """The same for all heads of all layers, with one forward pass."""
+        """Attention weights of the token in all heads of all layers, by one forward pass."""
         self.runner.need_store()
         layers = list(range(self.runner.stack.num_layers))
         return self.attention_of_layers(request_id, query, sample, layers)
@@ -347,12 +347,12 @@ class Engine:
         return self.cache_state()
 
     def stop_listening(self, listener: EventListener) -> None:
-        """Remove a listener; events that it has not heard are dropped."""
+        """Remove a listener; its undelivered events are dropped."""
         self.events.remove(listener)
         self.kv_cache.pool.listener = self.events.collector
 
     def cache_state(self) -> ReplayedState:
-        """The pages with their holders and the tree, from page tables and caches themselves."""
+        """Pages with their holders, and the radix tree, read from page tables and caches."""
         return cache_state(self.scheduler.state)
 
     def save_cache(self, path: str | Path) -> CacheFileSummary:
@@ -373,7 +373,8 @@ class Engine:
 
     @cached_property
     def cache_key(self) -> dict[str, str]:
-        """What cached rows depend on. Computed on first use, as it reads all weights."""
+        """Key of cache files: everything that cached rows depend on. Computed on first use, as it
+        hashes all weights."""
         return cache_key(self.model, self.kv_cache.layout, self.runner.need_store())
 
 

@@ -21,11 +21,11 @@ from weft.engine.scheduling.sequence import Request
 
 @dataclass(frozen=True)
 class ScoredText:
-    """A text whose log-probabilities are wanted."""
+    """A text to score."""
 
     ids: tuple[int, ...]
     num_top: int = 0
-    """Number of most likely tokens in each position that are wanted too."""
+    """Number of most likely tokens to return for each position."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +75,13 @@ class EngineState:
         self.records: list[StepRecord] = []
         """Steps whose outputs were not returned yet."""
         self.unreturned: list[list[RequestOutput]] = []
-        """At most one list: the outputs that `Engine.step` is about to return."""
+        """Outputs that `Engine.step` is about to return; at most one list."""
         self.needs_recovery = False
-        """An exception was raised and the recovery from it is not complete."""
+        """Whether the recovery from an exception is incomplete."""
         self.num_decided = 0
         """Number of records when the last step began."""
         self.suspects: list[str] = []
-        """Requests of the step that failed last, unless it was decided."""
+        """Requests of the last failed step, unless its results were recorded."""
         self.unrestored: set[str] = set()
         """Requests whose samples could not be rebuilt in the last recovery."""
 
@@ -121,7 +121,7 @@ class EngineState:
         record.is_applied = True
 
     def fail(self, request_id: str, error: str) -> None:
-        """Remove a request; its output will say why."""
+        """Remove a request that failed; its output has the error."""
         record = StepRecord([RequestOutput(request_id, error=error)])
         self.records.append(record)
         self.remove(request_id)

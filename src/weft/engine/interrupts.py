@@ -1,9 +1,9 @@
-"""SIGINT during an engine step: noted, and handled between two forward passes.
+"""Defers SIGINT during an engine step to the end of a forward pass.
 
-    with interrupts:        a signal that arrives is noted
+    with interrupts:        a signal that arrives is recorded
         ...
-        interrupts.check()  the previous handler is called for it, which usually raises
-    ...                     after the block it is called as well
+        interrupts.check()  calls the previous handler for it, which usually raises
+    ...                     the end of the block calls it as well
 
 Python runs signal handlers between any two instructions, so a KeyboardInterrupt could be raised in
 the middle of a change of the page tables. Differs from blocking the signal (pthread_sigmask), which

@@ -3,12 +3,11 @@
     x_1ND = layered.run(plan.layered)       a part of the work on the chunks; after the last layer,
                                             x_1ND is what `ModelRunner.forward` returns for them
 
-A range of this work is run as at most three calls: the rest of a layer, whole layers, the beginning
-of a layer. A token reads the keys of those before it, which are in their pages then, so the bits
-are those of one call. Between two steps it keeps the hidden states of one such pass. A range from
-position 0 replaces them, so a pass that is given up needs no message. Chunks that have left are
-left out: the rows of a batch do not depend on each other. Why layers are divided:
-scheduling/layered_prefill.py.
+A part is run in at most three calls: the rest of a layer, whole layers, the beginning of a layer.
+The keys of earlier tokens are in their pages by then, so the bits are those of a single call. The
+hidden states of one pass are kept between two steps; a part that starts at position 0 replaces
+them, so a pass that is abandoned needs no cleanup. Chunks whose requests have ended are skipped,
+which does not change the other rows. scheduling/layered_prefill.py explains why layers are divided.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ HIDDEN_NOT_FINITE = (
 
 
 def not_finite_error(token: int) -> str:
-    """The error of a request whose logits were not finite at this token of its output, from 1."""
+    """The error message of a request with logits that are not finite. `token`: number of the output
+    token, from 1."""
     return (
         f"the model's logits are not finite (NaN or infinity) at token {token} of the output: its "
         "weights may contain NaN or infinity. Use an earlier checkpoint."
@@ -40,7 +41,7 @@ def not_finite_error(token: int) -> str:
 
 
 class NextTokenLogits:
-    """N positions: their hidden states x_ND, and their logits once they are computed."""
+    """Hidden states x_ND of N positions, and their logits, computed when first used."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class NextTokenLogits:
         logits_NV: Tensor | None = None,
         is_hooked: bool = False,
     ) -> None:
-        """`is_hooked`: hooks of the LM head have to see its logits."""
+        """`is_hooked`: the LM head has hooks, so it must compute all logits."""
         self.head, self.is_hooked = head, is_hooked
         self.hidden_ND, self.computed_NV = x_ND, logits_NV
 
@@ -64,7 +65,7 @@ class NextTokenLogits:
     @property
     @torch.inference_mode()
     def logits_NV(self) -> Tensor:
-        """At least float32. Once they are computed, everything else is read from them."""
+        """All logits, at least float32. Once they are computed, the other methods read them."""
         if self.computed_NV is None:
             logits_NV: Tensor = self.head(self.x_ND[None])[0]
             self.computed_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float))
@@ -100,7 +101,8 @@ class NextTokenLogits:
         return values_NK.astype(np.float64) - lse_N[:, None], ids_NK, lse_N
 
     def top_k_of_head(self, k: int, banned: Sequence[int]) -> TopK | None:
-        """Without the logits; None if the head has to compute them."""
+        """The top k computed by the LM head without materializing the logits; None: not
+        supported."""
         if self.is_hooked or not isinstance(self.head, PackedLMHead):
             return None
         return self.head.top_k(self.x_ND, k, banned)

@@ -1,8 +1,8 @@
 """Memory of an engine: weights, KV cache and workspace, compared with what is available.
 
-A process that uses more than its control group allows is killed without a message, after minutes of
-work, because the memory of the KV cache is assigned as it is used. So all of it is counted at the
-start: `check_weights` before weights are read, with their size as their headers tell, and
+The kernel kills a process that exceeds the limit of its control group without a message, possibly
+after minutes, because the memory of the KV cache is allocated as it is used. So memory is checked
+at the start: by `check_weights` before weights are read, with the sizes in their headers, and by
 `cache_pages` when the engine is created.
 """
 
@@ -22,16 +22,17 @@ from weft.models.config import ModelConfig
 from weft.models.cost import cost_of
 
 AUTO_SHARE = 0.5
-"""Share of the available memory that cache_gib = auto takes: the rest is for other processes, and
-for what the estimate of the workspace leaves out."""
+"""Share of the available memory that cache_gib = auto uses; the rest is for other processes and for
+errors of the estimate."""
 NUMBERS_PER_WIDTH = 16
-"""Numbers of a token in a step, as a multiple of the width: queries, keys, values, a feed-forward
-layer of four times the width with its gate, and copies."""
+"""Numbers stored per token in a step, as a multiple of the width: queries, keys, values, a gated
+feed-forward layer of four times the width, and copies."""
 GIB, MIN_PAGES = 1 << 30, 4
 
 
 def workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Memory of a full step: hidden states of its tokens, and logits of all sequences."""
+    """Bytes of the workspace of a full step: hidden states of its tokens, and logits of all
+    sequences."""
     hidden = max(config.token_budget, config.encoder_budget) * NUMBERS_PER_WIDTH * model.width
     return 4 * (hidden + min(config.max_running, config.token_budget) * model.vocab_size)
 
@@ -57,7 +58,7 @@ def check_weights(
 
 
 def weight_bytes(path: Path, dtype: torch.dtype = torch.float32) -> int:
-    """Memory of the weights at a path on the CPU, as its headers tell; 0 if they tell nothing."""
+    """Bytes of the weights at a path when loaded on the CPU, from its headers; 0 if unknown."""
     size = model_size(path, dtype)
     return 0 if size is None else size[0]
 

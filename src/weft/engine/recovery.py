@@ -1,10 +1,10 @@
 """Recovery of the engine after an exception at any point, and isolation of the request at fault.
 
-    recover   a step that was decided is completed, otherwise nothing of it has happened; then every
-              request waits as if it had been preempted, and reference counts, locks and free pages
-              are recounted from the caches. If a cache is inconsistent, it is emptied
-    isolate   a step that fails is repeated, then its requests are run in halves, until those that
-              fail alone are known: they end with an error, the others continue
+    recover   a step whose results were recorded is completed, otherwise discarded; then all
+              requests are treated as preempted, and reference counts, locks and free pages are
+              recounted from the caches. A cache that is inconsistent is emptied
+    isolate   a step that fails is repeated, then its requests are bisected, until those that fail
+              alone are known: they end with an error, the others continue
 
 Both rely on results that do not depend on the batch, on preemption or on cached prefixes: requests
 have the same tokens, log-probabilities and texts as without the exception. What a sample depends on
@@ -72,7 +72,7 @@ def complete(state: EngineState, record: StepRecord) -> None:
 
 
 def settle(state: EngineState, output: RequestOutput) -> None:
-    """Remove what an output says has ended: one sample, or the request."""
+    """Remove the sample or request that has ended according to an output."""
     group = state.scheduler.state.groups.get(output.request_id)
     if output.error is not None:
         state.forget(output.request_id)
@@ -121,8 +121,8 @@ class FaultIsolation:
         self.state, self.run_step = state, run_step
 
     def isolate(self, ids: Sequence[str], error: Exception) -> None:
-        """Fail the requests among `ids` that fail alone. An EngineError if all of several do: then
-        the failure follows no request."""
+        """Fail the requests among `ids` that fail alone. Raises an EngineError if each of several
+        requests fails, so that none is the cause."""
         log.warning("step=failed action=repeat requests=%d error=%r", len(ids), error)
         try:
             failed = self.failing(ids)
@@ -150,8 +150,8 @@ class FaultIsolation:
         return {**self.failing(ids[:middle]), **self.failing(ids[middle:])}
 
     def error_of(self, ids: Sequence[str]) -> Exception | None:
-        """Run only these requests, until each of those that the first step computes has new tokens
-        or has ended; prompts may take several steps."""
+        """Run only these requests until each one in the first step has new tokens or has ended,
+        which may take several steps; returns the exception, or None."""
         if self.state.needs_recovery:  # the recovery from the last failure failed as well
             recover(self.state)
         self.state.scheduler.recover(only=frozenset(ids))

@@ -49,22 +49,22 @@ class GenerationRequest:
     salt: str = ""
     """Requests with different salts share nothing in the prefix cache."""
     key: str = ""
-    """Name of the API key that it was sent with."""
+    """Name of the API key, for fair queueing."""
     is_streamed: bool = False
-    """Its tokens are read as they are generated, so that the time between two of them matters."""
+    """Whether its tokens are read as they are generated, so that inter-token latency matters."""
     min_tokens: int = 0
-    """End tokens are not chosen before so many tokens."""
+    """Minimum number of tokens before an end token may be chosen."""
     visible_ids: frozenset[int] = frozenset()
     """Special tokens whose names are part of the text; others have no text."""
 
     @property
     def num_choices(self) -> int:
-        """Texts that are asked for: samples, or results of a beam search."""
+        """Number of texts: samples, or results of a beam search."""
         return self.n if self.beam is None else self.beam.num_best
 
     @property
     def num_read(self) -> int:
-        """Tokens of the text that it continues or translates."""
+        """Number of tokens of the source, or without a source of the prompt."""
         return len(self.prompt if self.source is None else self.source)
 
 
@@ -78,7 +78,7 @@ class RequestOutput:
     tokens: list[int] = field(default_factory=list)
     """New tokens, without an end token."""
     text: str = ""
-    """New complete characters that cannot be part of a stop string."""
+    """New text, without incomplete characters and possible beginnings of stop strings."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -118,7 +118,7 @@ class SampleState:
         return self.sampling.model_copy(update={"banned": banned})
 
     def row(self, drafts: list[int], allowed_V: Tensor | None) -> SamplingRow:
-        """What the choice of the token after `drafts` depends on."""
+        """The SamplingRow of the token after `drafts`."""
         output = [*self.output, *drafts]
         position = len(self.request.prompt) + len(output)
         is_early = len(output) < self.request.min_tokens

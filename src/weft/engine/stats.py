@@ -30,7 +30,7 @@ class EngineStats:
     """Counts since the engine was created; pages as they are now."""
 
     requests: int
-    """Admitted at least once. Texts to embed or score are not counted."""
+    """Requests that were admitted, without texts to embed or score."""
     waiting: int
     running: int
     steps: int
@@ -43,16 +43,16 @@ class EngineStats:
     recent_hit_rate: float
     optimal_hit_rate: float
     encoded_tokens: int
-    """Of sources, and of texts to embed or score."""
+    """Tokens of sources, and of texts to embed or score."""
     source_hit_tokens: int
-    """Of sources that were in the encoder cache."""
+    """Tokens of sources that were found in the encoder cache."""
     draft_tokens: int
     accepted_tokens: int
     pages: int
     pages_in_use: int
-    """Held by running requests."""
+    """Pages held by running requests."""
     pages_cached: int
-    """Held by a cache alone: evicted when needed."""
+    """Pages held by a cache only, which are evicted when needed."""
     row_share: float
     """Share of the rows in all held pages that belong to a computed token."""
     preemptions: int
@@ -110,9 +110,9 @@ class SchedulerStats:
     """Requests that were admitted, each counted once."""
     preempted: int = 0
     prompt_tokens: int = 0
-    """Of all requests at their first admission."""
+    """Prompt tokens of all requests, at their first admission."""
     cached_tokens: int = 0
-    """Those of them that the prefix cache had."""
+    """Prompt tokens found in the prefix cache."""
     computed_tokens: int = 0
     """Prompts, new tokens, drafts, and recomputation after preemption."""
     encoded_tokens: int = 0
@@ -124,7 +124,7 @@ class SchedulerStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of prompt tokens that were not computed."""
+        """Share of prompt tokens that were found in the prefix cache."""
         return ratio(self.cached_tokens, self.prompt_tokens)
 
     def count_admission(self, request: Request, num_cached: int) -> None:

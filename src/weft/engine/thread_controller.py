@@ -77,7 +77,7 @@ class StepTime:
 
 @dataclass
 class StepSize:
-    """What is known about steps of one size."""
+    """Measurements of steps of one size."""
 
     count: int
     """Threads of the last step."""
@@ -99,13 +99,13 @@ class StepSize:
         return self.count
 
     def can_leave(self) -> bool:
-        """Whether enough is known about the current number of threads."""
+        """Whether the current number of threads was measured often enough to change it."""
         lowest = min(times.seconds for times in self.times.values())
         is_slow = self.times[self.count].seconds > CLEARLY * lowest
         return self.num_steps >= MIN_STEPS or is_slow or len(self.times) == 1
 
     def cost(self, count: int, is_contended: bool, now: float) -> float:
-        """Expected seconds per token; 0: has to be measured."""
+        """Expected seconds per token; 0: not measured yet."""
         if count < self.count and not is_contended:
             return math.inf
         if count not in self.times:

@@ -1,14 +1,14 @@
 """Waiting sequence groups of all API keys: one `WaitingQueue` per key, and the order of the keys.
 
-Keys are served in the order of their virtual token counters, least first (VTC: Sheng 2024). A
-counter has the tokens that were computed for a key; a new token counts OUTPUT_WEIGHT times as much
-as one of a prompt. A key is active while it has a request that waits or runs. One that becomes
-active starts at the lowest counter of the active keys, or at its own if that is higher: time
-without requests earns nothing. When no key is active, the counters are cleared.
+Keys are served in the order of their virtual token counters, lowest first (VTC: Sheng 2024). A
+counter is the number of tokens computed for a key; a new token counts OUTPUT_WEIGHT times as much
+as a prompt token. A key is active while it has a waiting or running request. A key that becomes
+active starts at the lowest counter of the active keys, or at its own if that is higher, so that
+idle time earns no credit. When no key is active, the counters are cleared.
 
-Differs from the paper: a prompt is counted chunk by chunk when it is computed, so tokens found in
-the prefix cache are free and a long prompt does not delay its key before it has run; and a key of
-which nothing runs does not wait for a free place (planner.py).
+Differs from the paper: prompts are counted chunk by chunk when they are computed, so cached tokens
+are free and a long prompt does not delay its key before it has run; and a key without a running
+request does not wait for a free place (planner.py).
 
 With one active key the order is that of its `WaitingQueue`.
 """
@@ -23,7 +23,8 @@ from weft.engine.scheduling.sequence import SequenceGroup
 from weft.engine.scheduling.waiting_queue import WaitingQueue
 
 OUTPUT_WEIGHT = 2
-"""A new token costs at least a decode step; a prompt token is part of a chunk."""
+"""Weight of a new token relative to a prompt token: it takes a decode step, while a prompt token is
+part of a chunk."""
 
 
 class FairQueue:
@@ -32,11 +33,11 @@ class FairQueue:
     def __init__(self, make_queue: Callable[[], WaitingQueue]) -> None:
         self.make_queue = make_queue
         self.queues: dict[str, WaitingQueue] = {}
-        """By key; at least those of keys with waiting groups."""
+        """Waiting queues by key; at least those of the keys with waiting groups."""
         self.num_groups: Counter[str] = Counter()
-        """Groups that wait or run, by active key."""
+        """Number of waiting and running groups, by active key."""
         self.served: dict[str, float] = {}
-        """Virtual token counters, of inactive keys too."""
+        """Virtual token counters, including those of inactive keys."""
 
     def __len__(self) -> int:
         return sum(map(len, self.queues.values()))
@@ -50,7 +51,7 @@ class FairQueue:
 
     @property
     def has_one_key(self) -> bool:
-        """No key competes with another."""
+        """At most one key is active."""
         return len(self.num_groups) <= 1
 
     @property
@@ -75,7 +76,7 @@ class FairQueue:
         self.queue_of(group).add(group)
 
     def leave(self, group: SequenceGroup) -> None:
-        """A group has finished. `remove` it too if it may be in the queue."""
+        """Record that a group has finished. Call `remove` too if it may be in the queue."""
         key = group.request.key
         self.num_groups[key] -= 1
         if self.num_groups[key] <= 0:
@@ -102,8 +103,8 @@ class FairQueue:
         admitted: list[SequenceGroup],
         active: Iterable[SequenceGroup],
     ) -> None:
-        """Queue exactly these groups, as `WaitingQueue.rebuild`. `active`: all groups, with those
-        that are left out of the queue."""
+        """Queue exactly these groups, as `WaitingQueue.rebuild` does. `active`: all groups,
+        including those left out of the queue."""
         self.num_groups = Counter(group.request.key for group in active)
         self.served = {key: self.served.get(key, 0.0) for key in self.num_groups}
         self.queues = {}
@@ -113,8 +114,8 @@ class FairQueue:
             queue.rebuild(of_key, [group for group in admitted if group.request.key == key])
 
     def waiting_keys(self, planned: Mapping[str, float] | None = None) -> list[str]:
-        """Keys with waiting groups, least served first, then by the arrival of their first group.
-        `planned`: tokens to count in addition."""
+        """Keys with waiting groups, lowest counter first, ties by the arrival of the first group.
+        `planned`: tokens to add to the counters."""
         planned = planned or {}
         keys = [key for key, queue in self.queues.items() if queue]
 
@@ -125,7 +126,7 @@ class FairQueue:
         return sorted(keys, key=rank)
 
     def count(self, builder: PlanBuilder) -> None:
-        """Count the tokens of a plan, if there is another key to compare with."""
+        """Add the tokens of a plan to the counters, if several keys are active."""
         if len(self.served) > 1:
             for key, tokens in planned_tokens(builder).items():
                 self.served[key] = self.served.get(key, 0.0) + tokens

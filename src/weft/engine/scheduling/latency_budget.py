@@ -9,9 +9,9 @@
     otherwise                what is left of max_plan_seconds: a request that arrives, and one that
                              is cancelled, waits no longer than that
 
-Chunks do not change any bits of a result, so their size may depend on the clock. Each step computes
-some tokens of a prompt, whatever the times are. Until a time is known, nothing is limited: the
-prompt of a stream was measured before the stream decodes.
+The size of a chunk does not change the bits of a result, so it may depend on the clock. Each step
+computes some tokens of a prompt, whatever the times are. Until a time was measured, nothing is
+limited; the prompt of a stream is measured before the stream decodes.
 
 Differs from Sarathi-Serve (Agrawal 2024), where the budget is a fixed number of tokens: the cost of
 a token varies with the context, the machine and its load by a factor of ten.
@@ -24,22 +24,22 @@ from weft.engine.scheduling.plan import Chunk, mean_context
 from weft.engine.scheduling.step_times import UNLIMITED, StepTimes
 
 MAX_PARTS = 14
-"""Steps that share the layers of a chunk, by the times that are expected when it begins, unless
-each computes whole layers. In fewer steps, chunks of a long prompt are too small to be efficient; a
-chunk that takes more of them delays the prompts behind it."""
+"""Expected number of steps among which the layers of a chunk are divided, unless each step computes
+whole layers. With fewer steps, the chunks of a long prompt are too small to be efficient; with
+more, a chunk delays the prompts after it."""
 MIN_LAYERED_CHUNK = 256
-"""Tokens of such a chunk, if the prompt has so many, even if they take more steps: below, calls of
-some tokens of a layer become inefficient."""
+"""Minimum tokens of such a chunk, if the prompt has as many, even if they take more steps: in
+smaller chunks, calls for some tokens of a layer are inefficient."""
 MIN_WHOLE_LAYERS = 160
-"""Tokens of a chunk of which each step computes whole layers; otherwise parts of a layer."""
+"""Minimum tokens of a chunk of which each step computes whole layers; with fewer, parts of a
+layer."""
 FILL = (0.65, 0.95)
-"""Part of its seconds for which a step computes layers: a step may take longer than is expected,
-and the decodes of a stream become slower as its context grows."""
+"""Minimum and maximum share of its seconds that a step uses for layers: a step may take longer than
+expected, and decodes become slower as the context of a stream grows."""
 LAYER_FILL = 0.75
-"""Part that whole layers of a chunk take, if its size can be chosen so."""
+"""Share of the seconds that whole layers take, if the size of the chunk allows."""
 MIN_CHUNK = 2
-"""Fewer tokens cost nearly as much: a step computes at least so many of one prompt, and begins no
-further prompt for less."""
+"""Minimum tokens of a prompt in a step, because fewer tokens cost nearly as much."""
 
 
 class LatencyBudget:
@@ -53,8 +53,8 @@ class LatencyBudget:
         has_stream: bool = False,
         is_shared: bool = False,
     ) -> None:
-        """`num_decodes`: sequences that decode in this step; `has_stream`: one of them is
-        streamed; `is_shared`: another engine waits for its turn."""
+        """`num_decodes`: sequences that decode in this step. `has_stream`: one of them is streamed.
+        `is_shared`: another engine of the thread has work."""
         self.times, self.num_layers = times, config.num_layers
         self.decode_seconds, self.has_stream = times.decode_seconds(num_decodes), has_stream
         self.seconds = max(0.0, config.max_plan_seconds - self.decode_seconds)
@@ -63,31 +63,31 @@ class LatencyBudget:
             share = config.prefill_share * self.decode_seconds
             self.seconds = min(self.seconds, max(share, least))
         self.can_divide = has_stream and config.num_layers > 1
-        """Whether several steps may compute a chunk, each some of its layers."""
+        """Whether the layers of a chunk may be divided among several steps."""
         self.chunk_seconds = (MAX_PARTS if self.can_divide else 1) * self.seconds
-        """Seconds that the chunks of a plan may take, in one step or several."""
+        """Seconds that the chunks of a plan may take in all steps together."""
         self.left = 1.0
-        """Part of these seconds that is not used yet."""
+        """Unused part of these seconds."""
 
     def limit(self, seconds: float) -> None:
-        """At most so many seconds, in one step."""
+        """Limit the budget to `seconds`, in one step."""
         self.seconds = self.chunk_seconds = min(self.seconds, seconds)
         self.can_divide = False
 
     def num_tokens(self, context: int, reserved: float = 0.0) -> int:
-        """Tokens that a prompt may compute after `context` others; 0: it has to wait. `reserved`:
-        part of the seconds that is kept for others."""
+        """Number of tokens of a prompt that fit, after `context` earlier tokens; 0: it has to wait.
+        `reserved`: share of the seconds that is left for others."""
         num_tokens = int((self.left - reserved) * self.max_tokens(context))
         if num_tokens < MIN_CHUNK:
             return 0 if self.left < 1 else MIN_CHUNK
         return num_tokens
 
     def use(self, num_tokens: int, context: int) -> None:
-        """Tokens of a prompt were planned."""
+        """Subtract the time of planned tokens of a prompt."""
         self.left -= num_tokens / self.max_tokens(context)
 
     def max_tokens(self, context: int) -> int:
-        """Tokens after `context` others that take all of the time."""
+        """Number of tokens after `context` earlier ones that use up the whole budget."""
         if not self.can_divide:
             return self.times.prefill_tokens(self.chunk_seconds, context)
         middle = context + MIN_LAYERED_CHUNK / 2
@@ -106,8 +106,8 @@ class LatencyBudget:
         return self.expected_seconds(chunks) <= self.seconds
 
     def num_layered_tokens(self, chunks: list[Chunk]) -> tuple[int, int]:
-        """How many tokens of these prefills, counted once for each layer, a step should compute: at
-        least, and at most."""
+        """(minimum, maximum) tokens of these prefills, counted once per layer, that a step should
+        compute."""
         num_tokens = self.num_layers * sum(len(chunk.tokens) for chunk in chunks)
         seconds = self.seconds / (self.expected_seconds(chunks) or self.seconds or 1.0)
         least, most = (int(num_tokens * min(1.0, fill * seconds)) for fill in FILL)
@@ -125,7 +125,7 @@ class LatencyBudget:
         return self.times.encoder_tokens(self.seconds)
 
     def use_encoder(self, num_tokens: int) -> None:
-        """A source was planned."""
+        """Subtract the time of a planned source."""
         self.left -= num_tokens / self.times.encoder_tokens(self.seconds)
 
     def num_steps(self, limit: int) -> int:

@@ -5,13 +5,12 @@
     ...
     step 9   decodes   the rest of layer 29: the chunks are computed, and sampled if a prompt ends
 
-While a stream decodes, a step has time for a few tokens of a prompt. Every chunk reads all keys
-before it, so in chunks of a few tokens a long prompt takes five times as long; in these chunks of
-up to a few hundred tokens it takes as long as alone, beside the decodes. A step may end within a
-layer, so that it uses all of its time: a layer of a few hundred tokens takes as long as half a
-step. The hidden states between two steps are kept by the model runner (layered_forward.py). Until
-the last layer nothing counts as computed: a group that is preempted or cancelled in between only
-loses this work.
+While a stream decodes, a step has time for only a few tokens of a prompt. Each chunk reads all
+earlier keys, so in chunks of a few tokens a long prompt takes five times as long; in chunks of up
+to a few hundred tokens, divided by layers, it takes no longer than alone. A step may end within a
+layer, because a layer of a few hundred tokens takes half a step. The model runner keeps the hidden
+states between steps (layered_forward.py). Tokens count as computed after the last layer: a group
+that is preempted or cancelled before only loses this work.
 
 Differs from chunked prefill (Sarathi-Serve, Agrawal 2024), which divides a prompt by tokens only;
 as in layered prefill (Lee 2025), which assigns each step one group of layers.
@@ -24,8 +23,8 @@ from dataclasses import dataclass
 from weft.engine.scheduling.plan import Chunk, LayerRange
 
 BLOCK = 32
-"""Tokens of one layer that a step computes at least, and a multiple of which it ends with: blocks
-of queries of the attention kernel."""
+"""Minimum tokens of one layer in a step, and the granularity at which a step may end within a
+layer: the block size of queries in the attention kernel."""
 
 
 @dataclass(eq=False)
@@ -35,9 +34,9 @@ class LayeredPrefill:
     chunks: dict[str, list[Chunk]]
     """By request id."""
     num_layers: int
-    """Of the model."""
+    """Number of layers of the model."""
     position: int = 0
-    """What is computed (`LayerRange`)."""
+    """Position up to which the layers are computed (`LayerRange`)."""
 
     @property
     def all_chunks(self) -> list[Chunk]:
@@ -56,7 +55,7 @@ class LayeredPrefill:
         return LayerRange(chunks, begin, min(end, size * self.num_layers), self.num_layers)
 
     def remove(self, request_id: str) -> None:
-        """A request has left, or waits again."""
+        """Remove a request that has finished or was preempted."""
         if request_id not in self.chunks:
             return
         before = LayerRange(self.all_chunks, 0, self.position, self.num_layers)

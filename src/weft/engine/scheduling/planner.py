@@ -9,13 +9,13 @@
                  their last layer, no others begin
     multi-step   further decode steps if every chunk is a decode of a beam search
 
-With several API keys (fair_queue.py) running prefills and admission follow the virtual token
-counters, and a key of which nothing runs gets one request at once:
+With several API keys (fair_queue.py), running prefills and admission follow the virtual token
+counters, and a key without a running request gets one admitted at once:
 
-    beyond max_running, up to one token of the budget per sequence;
-    with half of the tokens that running prefills would have used;
-    with pages of the key that holds most: the group of it that was admitted last is preempted. The
-    first group of a key is not preempted for another key, so that every key makes progress.
+    sequences: beyond max_running, up to one token of the budget per sequence
+    tokens: half of those that running prefills would have used
+    pages: from the key with the most pages, whose last admitted group is preempted. The first group
+    of a key is not preempted for another key, so every key makes progress
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from weft.engine.scheduling.stream_start import StreamStart, has_begun
 from weft.engine.scheduling.waiting_queue import WaitingQueue
 
 MEASURE_EVERY = 16
-"""While a stream decodes, one of so many steps has no prefills."""
+"""While a stream decodes, one step in this many has no prefills."""
 
 
 class Planner:
-    """Makes the plan of a step. Between two plans it only keeps how long streams are held."""
+    """Makes the plan of a step. The only state between plans is since when streams wait."""
 
     def __init__(self, state: SchedulerState) -> None:
         self.state, self.config, self.kv_cache = state, state.config, state.kv_cache
         self.latency = LatencyBudget(self.config, state.step_times)
-        """Of the current plan."""
+        """The latency budget of the current plan."""
         self.stream_start = StreamStart(state)
         self.admission = Admission(state.config, state.kv_cache, state.statistics, state.now)
 
@@ -107,8 +107,8 @@ class Planner:
             self.schedule_chunks(group, chunks, builder)
 
     def limit_latency(self, builder: PlanBuilder, hold_seconds: float) -> None:
-        """Set the latency budget for what is added to the decodes. `hold_seconds`: for which
-        streams wait."""
+        """Set the latency budget of the prefills. `hold_seconds`: seconds for which streams
+        wait."""
         decodes = [chunk for chunks in builder.chunks.values() for chunk in chunks]
         has_stream = self.state.num_streamed > 0 and any(
             chunk.request.is_streamed for chunk in decodes
@@ -119,8 +119,8 @@ class Planner:
         builder.encoder_budget = min(builder.encoder_budget, self.latency.num_encoder_tokens)
 
     def schedule_decode(self, group: SequenceGroup, builder: PlanBuilder) -> None:
-        """`schedule_chunks` for a group whose sequences compute one token each, in half the time:
-        most of what a busy engine schedules."""
+        """`schedule_chunks` for a group whose sequences compute one token each, the most frequent
+        case, in half the time."""
         request, copies, chunks = group.request, list[PageCopy](), list[Chunk]()
         for sequence in group.sequences:
             tables, start = sequence.tables, sequence.num_computed
@@ -151,7 +151,8 @@ class Planner:
             builder.copies[one.group.request.id] += one.allocate(self.kv_cache)
 
     def max_num_steps(self, builder: PlanBuilder) -> int:
-        """Decode steps of a multi-step plan; few if a stream waits for its end."""
+        """Maximum number of decode steps of a multi-step plan; few if a stream waits for its
+        end."""
         num_decodes = sum(map(len, builder.chunks.values()))
         has_stream = self.state.num_streamed > 0
         latency = self.latency_budget(num_decodes, has_stream)
@@ -162,8 +163,8 @@ class Planner:
         return LatencyBudget(self.config, times, num_decodes, has_stream, is_shared)
 
     def schedule_prefills(self, builder: PlanBuilder) -> None:
-        """Running groups that do not decode yet continue with what is left of the budget; half of
-        it if a key of which nothing runs waits for its first tokens."""
+        """Continue the prefills of running groups with the rest of the budget, or with half of it
+        if a key without running requests waits."""
         groups, num_reserved, reserved = list(self.state.running.values()), 0, 0.0
         if not self.state.waiting.has_one_key:
             groups.sort(key=lambda group: self.state.waiting.served[group.request.key])
@@ -186,7 +187,7 @@ class Planner:
             self.latency.use(num_before - builder.budget, context)
 
     def divide_layers(self, builder: PlanBuilder) -> None:
-        """Compute the prefills in several steps if one has no time for them."""
+        """Divide the prefills by layers among several steps if they do not fit into one."""
         if not self.latency.can_divide:
             return
         names = [name for name in builder.chunks if not self.state.running[name].is_decoding]
@@ -198,7 +199,8 @@ class Planner:
         self.schedule_layers(builder)
 
     def schedule_layers(self, builder: PlanBuilder) -> None:
-        """Compute what one step has time for; after the last layer their chunks are computed."""
+        """Schedule the layers that fit into this step; after the last layer, the chunks are
+        computed."""
         layered = self.state.layered
         assert layered is not None, "no chunk is divided by layers"
         builder.layered = layered.next_range(*self.latency.num_layered_tokens(layered.all_chunks))
@@ -266,13 +268,13 @@ class Planner:
             self.admit_fairly(builder)
 
     def keys_without_running(self) -> list[str]:
-        """Waiting keys of which nothing runs, least served first."""
+        """Waiting keys without a running request, least served first."""
         running = {group.request.key for group in self.state.running.values()}
         return [key for key in self.state.waiting.waiting_keys() if key not in running]
 
     def admit_fairly(self, builder: PlanBuilder) -> None:
-        """Admit one group after the other, each of the key that was served least. If it has to wait
-        for pages, so do the other keys: otherwise a large request might never get them."""
+        """Admit one group after another, each of the key that was served least. If it has to wait
+        for pages, so do the other keys; otherwise a large request might never get enough pages."""
         waiting = self.state.waiting
         turns = {key: self.admissions(queue, builder) for key, queue in waiting.queues.items()}
         planned, builder.is_full = planned_tokens(builder), False
@@ -314,7 +316,7 @@ class Planner:
                 return
 
     def is_full(self, builder: PlanBuilder, is_first: bool) -> bool:
-        """Nothing can be admitted, so the queue need not be looked at."""
+        """Whether nothing can be admitted, whatever waits."""
         if not self.kv_cache.windows:
             return False  # an encoder uses neither pages nor decoder tokens
         if builder.budget < 1 or not self.latency.num_tokens(0):
@@ -346,8 +348,9 @@ class Planner:
         return result
 
     def preempt_for(self, group: SequenceGroup, builder: PlanBuilder) -> bool:
-        """Preempt a group of the key with most pages, for a key of which nothing runs; False if
-        this cannot help, or if that key has fewer pages than the group needs."""
+        """Preempt a group of the key with the most pages, in favor of a key without running
+        requests. Returns False if this cannot help, or if that key has fewer pages than the group
+        needs."""
         victim = self.state.last_of_largest_key()
         num_needed = self.admission.min_pages(group)
         if victim is None or self.state.num_pages_of_key(victim.request.key) <= num_needed:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 STORM_STEPS = 128
 STORM_PREEMPTIONS = 32
-"""So many preemptions within so many steps are reported as a preemption storm."""
+"""Number of preemptions within a number of steps that is reported as a preemption storm."""
 
 
 class Scheduler:
@@ -60,14 +60,13 @@ class Scheduler:
         self.statistics = self.state.statistics
         self.in_flight: Plan | None = None
         self.began_at = 0.0
-        """Time at which the plan in flight was begun."""
+        """Time at which the plan in flight was made."""
         self.had_queue = False
-        """Whether requests waited then."""
+        """Whether requests waited when it was made."""
         self.num_cached = 0
-        """Tokens that the requests which it admitted found in a cache."""
+        """Cached tokens of the requests that it admitted."""
         self.finished_in_flight: list[tuple[str, int | None]] = []
-        """Requests, or samples of them, that finished or were cancelled while a plan was in
-        flight."""
+        """Requests or samples that finished or were cancelled while a plan was in flight."""
 
     @property
     def is_idle(self) -> bool:
@@ -142,7 +141,7 @@ class Scheduler:
         state.drain_rate.add(num_tokens, plan.num_admitted, now, self.had_queue, self.is_idle)
 
     def rollback(self, plan: Plan) -> None:
-        """The plan could not be run: its requests wait again, as if they had been preempted."""
+        """Discard a plan that could not be run: its requests are preempted."""
         assert plan is self.in_flight, f"the plan of step {plan.step} is not the one in flight"
         names = set(plan.request_ids)
         for group in reversed([*self.state.running.values()]):
@@ -153,9 +152,9 @@ class Scheduler:
         self.apply_finished()
 
     def recover(self, only: frozenset[str] | None = None) -> None:
-        """After an exception at any point: all requests wait as if they had been preempted, and the
-        pages are recounted. If a cache is inconsistent, because one of its operations was
-        interrupted, the caches are emptied. `only`: the other requests do not run until the next
+        """Restore consistency after an exception at any point: all requests are preempted, and
+        pages are recounted. If a cache is inconsistent because one of its operations was
+        interrupted, the caches are emptied. `only`: all other requests do not run until the next
         `recover`."""
         for name, index in self.finished_in_flight:
             if index is None:
@@ -171,8 +170,8 @@ class Scheduler:
         self.in_flight = None
 
     def finish(self, request_id: str, index: int | None = None) -> bool:
-        """Finish a request, or one sample of it. Its full pages stay cached. False: it was not
-        there."""
+        """Finish a request, or one sample of it. Its full pages stay cached. Returns False if it is
+        unknown."""
         is_known = request_id in self.state.groups
         self.finished_in_flight.append((request_id, index))
         if self.in_flight is None:
@@ -181,11 +180,11 @@ class Scheduler:
 
     def cancel(self, request_id: str) -> bool:
         """Cancel a request: its pages are freed at once, or with the commit of the plan in flight.
-        False: it was not there."""
+        Returns False if it is unknown."""
         return self.finish(request_id)
 
     def apply_finished(self) -> None:
-        """No plan is in flight any more: remove finished and cancelled requests."""
+        """Remove the requests that finished or were cancelled while a plan was in flight."""
         self.in_flight = None
         finished, self.finished_in_flight = self.finished_in_flight, []
         for name, index in finished:
@@ -219,7 +218,7 @@ class Scheduler:
         return None if group is None else group.times
 
     def load(self) -> SchedulerLoad:
-        """The work that waits, and the measured rates. May be called in any thread."""
+        """The waiting work and the measured rates. May be called from any thread."""
         return self.state.load()
 
     def check_results(

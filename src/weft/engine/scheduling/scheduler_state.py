@@ -26,40 +26,41 @@ from weft.engine.stats import EngineStats, SchedulerStats, best_hits, ratio
 
 @dataclass
 class KeyLoad:
-    """The part of one API key in the work that waits."""
+    """The share of one API key in the waiting work."""
 
     num_waiting: int = 0
-    """Requests."""
+    """Number of requests."""
     num_running: int = 0
-    """Sequences."""
+    """Number of sequences."""
     tokens_ahead: int = 0
 
 
 @dataclass(frozen=True)
 class SchedulerLoad:
-    """How much work waits and how fast it is done: what a server needs to refuse requests."""
+    """The waiting work and the rates at which it is done, for load shedding."""
 
     num_waiting: int
-    """Requests."""
+    """Number of requests."""
     num_running: int
     tokens_ahead: int
-    """Tokens of prompts, sources and texts of all requests that are not computed yet. Prefixes that
-    a waiting request will find cached are included."""
+    """Tokens of prompts, sources and texts that are not computed yet, including prefixes of waiting
+    requests that are cached."""
     prefill_rate: float
     """Tokens of prompts, sources and texts per second, a moving average; 0.0: not measured yet."""
     decode_rate: float
     """New tokens of all requests together per second, a moving average; 0.0: not measured yet."""
     drain_rate: float
-    """By how many `tokens_ahead` has become less in a second while requests waited, a moving
-    average; 0.0: not measured yet."""
+    """Decrease of `tokens_ahead` per second while requests waited, a moving average; 0.0: not
+    measured yet."""
     admission_rate: float
-    """Requests that were admitted in a second while others waited; 0.0: not measured yet."""
+    """Requests admitted per second while others waited; 0.0: not measured yet."""
     keys: Mapping[str, KeyLoad] = field(default_factory=dict)
     """By API key."""
 
 
 class SchedulerState:
-    """A group is in `groups` from arrival to finish; it waits, runs, or is pooled in this step."""
+    """A group is in `groups` from arrival to finish. It waits, runs, or is embedded in this
+    step."""
 
     def __init__(
         self, config: SchedulerConfig, kv_cache: KVCacheManager, now: Callable[[], float]
@@ -72,16 +73,16 @@ class SchedulerState:
         )
         self.groups: dict[str, SequenceGroup] = {}
         self.running: dict[str, SequenceGroup] = {}
-        """In the order of admission."""
+        """Running groups, in the order of admission."""
         self.num_running = 0
-        """Sequences that running groups have or will have."""
+        """Number of sequences that running groups have or will have."""
         self.num_streamed = 0
-        """Groups whose tokens are read as they are generated."""
+        """Number of streamed groups."""
         self.num_arrived = 0
         self.is_shared = False
-        """Whether another engine waits for its turn on the same thread: plans are shorter then."""
+        """Whether another engine of the thread has work: plans are then shorter."""
         self.layered: LayeredPrefill | None = None
-        """Chunks of running groups of which some layers are computed."""
+        """Chunks whose layers are partly computed."""
 
     @property
     def last_admitted(self) -> SequenceGroup:
@@ -141,8 +142,9 @@ class SchedulerState:
         self.waiting.requeue(group)
 
     def requeue_all(self, only: frozenset[str] | None = None) -> None:
-        """After an exception: all groups wait, without pages, in the order in which they would
-        continue; nothing is released. `only`: the others are left out of the queue."""
+        """After an exception: put all groups into the queue, without pages, in the order in which
+        they would continue. Nothing is released. `only`: the other groups are left out of the
+        queue."""
         for group in self.groups.values():
             group.drop_pages()
         groups = [group for name, group in self.groups.items() if only is None or name in only]
@@ -175,14 +177,14 @@ class SchedulerState:
             self.requeue(group)  # the removed sequence may be the first, which the others wait for
 
     def drop_layers(self, group: SequenceGroup) -> None:
-        """Forget the layers that were computed of a group's chunks."""
+        """Discard the partly computed layers of a group."""
         if self.layered is not None:
             self.layered.remove(group.request.id)
             if not self.layered.chunks:
                 self.layered = None
 
     def advance_layers(self, computed: LayerRange) -> None:
-        """These layers were computed."""
+        """Record that these layers were computed."""
         if self.layered is not None:
             self.layered.position = computed.end
             if computed.is_last:
@@ -227,7 +229,7 @@ class SchedulerState:
         return sum(filled.values()) / (len(filled) * R) if filled else 1.0
 
     def load(self) -> SchedulerLoad:
-        """The work that waits, and the measured rates. May be called in any thread."""
+        """The waiting work and the measured rates. May be called from any thread."""
         groups, num_running = list(self.groups.values()), len(self.running)
         keys = self.load_by_key(groups)
         return SchedulerLoad(

@@ -36,9 +36,9 @@ class Request:
     is_pooling: bool = False
     """The prompt runs once through the encoder and nothing is generated."""
     key: str = ""
-    """Name of the API key that it was sent with. Keys share the engine equally."""
+    """Name of the API key. Keys share the engine equally."""
     is_streamed: bool = False
-    """Its tokens are read as they are generated, so that the time between two of them matters."""
+    """Whether its tokens are read as they are generated, so that inter-token latency matters."""
 
     @property
     def source_key(self) -> str | None:
@@ -63,9 +63,9 @@ class RequestTimes:
 
     arrived_at: float
     admitted_at: float | None = None
-    """First admission; None: it waits."""
+    """Time of the first admission; None: it waits."""
     num_cached: int = 0
-    """Prompt tokens that the prefix cache had at the first admission."""
+    """Cached prompt tokens at the first admission."""
 
     @property
     def queue_seconds(self) -> float | None:

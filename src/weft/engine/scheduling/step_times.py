@@ -1,27 +1,27 @@
 """`StepTimes`: how long steps take, measured from the steps that were completed.
 
-    decode_seconds(8)            a step that decodes 8 sequences
-    prefill_tokens(0.02, 1000)   prompt tokens after 1,000 others that add so much to a step
-    layered_seconds(128, 1000)   all layers of a chunk that is divided by layers
-    encoder_tokens(0.02)         the same for sources and texts
+    decode_seconds(8)            seconds of a step that decodes 8 sequences
+    prefill_tokens(0.02, 1000)   prompt tokens, after 1,000 others, that take 0.02 s in a step
+    layered_seconds(128, 1000)   seconds of all layers of a chunk that is divided by layers
+    encoder_tokens(0.02)         tokens of sources and texts that take 0.02 s
     prefill_rate, decode_rate    tokens per second of steps of their kind
 
 `DrainRate`: how fast a queue becomes shorter, which also depends on what else the steps compute.
 
-The cost of a prompt token depends on the number n of them in the step and on the number c of tokens
-before them: few tokens share the time to read weights and keys. For each size of n, in binary
-digits, there is a line
+The cost of a prompt token depends on the number n of prompt tokens in the step, which share the
+time to read weights and keys, and on the number c of earlier tokens. For each number of binary
+digits of n there is a line
 
     seconds per token = level * (1 + c / half_context)
 
-`level` is a moving average, which follows the load of the machine within a few steps, and
-`half_context` is from a regression over many steps, as it depends on the model. A token of a larger
-chunk never costs more than one of a smaller chunk that was measured later, so that no size is given
-up after one slow step; and never less than one of a still larger chunk that was measured later, so
-that a size that has not been used since contexts were short is not underestimated.
+`level` is a moving average that follows the load of the machine within a few steps; `half_context`
+depends on the model and is fitted by regression over many steps. Two rules keep the estimates
+consistent: a token never costs more than one of a smaller chunk that was measured later, so that
+one slow step does not rule out a size; and never less than one of a larger chunk that was measured
+later, so that a size last used with short contexts is not underestimated.
 
-Chunks that are divided by layers (layered_prefill.py) have one line for all sizes: a layer reads
-its weights once for each call, from a cache, so that a token costs the same from LAYERED_TOKENS on.
+Chunks that are divided by layers (layered_prefill.py) have one line for all sizes: each call reads
+the weights of a layer from a cache, so a token costs the same from LAYERED_TOKENS on.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ from math import inf
 from weft.engine.scheduling.plan import Chunk, Plan, mean_context
 
 MEMORY_SECONDS = 10.0
-"""For rates, a step counts half after so many seconds of further steps of its kind."""
+"""Half-life of a step in the rates, in seconds of steps of its kind."""
 DRAIN_STEPS = 4
-"""Steps after which the rates of a queue are known."""
+"""Number of steps after which the rates of a queue are known."""
 DRAIN_OUTLIER = 4.0
-"""For them, a step counts at most this many times the average: those that do something for the
-first time in a process take hundreds of times as long as others."""
+"""In these rates, a step counts at most this many times the average: the first steps of a process
+take hundreds of times as long as others."""
 DRAIN_MEMORY_SECONDS = 20.0
-"""The same for the rates of a queue: phases of prefills and decodes alternate for seconds."""
+"""The half-life for the rates of a queue; longer, as phases of prefills and decodes alternate for
+seconds."""
 SMOOTHING = 0.25
 """Weight of the last step in a moving average."""
 OUTLIER = 2.0
-"""A step counts at most this many times the average: a garbage collection or another process."""
+"""A step counts at most this many times the average, against outliers such as garbage
+collections."""
 SMALLER_COST = 1.3
 """Expected cost of a token, relative to that in chunks of twice the size, until it is measured."""
 LAYERED_TOKENS = 24
-"""A layer of fewer tokens takes as long as one of so many."""
+"""A layer with fewer tokens takes as long as one with this many."""
 UNLIMITED = 1 << 30
 
 
@@ -66,16 +68,17 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """0.0: nothing was measured."""
+        """0.0: not measured yet."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
 @dataclass
 class MovingAverage:
-    """Seconds; of the first two values the smaller, as the first step of a process is slow."""
+    """Moving average of seconds; starts with the smaller of two values, as the first step of a
+    process is slow."""
 
     seconds: float = 0.0
-    """0.0: nothing was measured."""
+    """0.0: not measured yet."""
     num: int = 0
 
     def add(self, seconds: float) -> None:
@@ -89,11 +92,11 @@ class MovingAverage:
 
 @dataclass
 class DrainRate:
-    """How fast waiting prompts are computed: tokens and requests per second, by the clock on the
-    wall, in steps that begin while requests wait. Unlike the rate of prefills it includes decodes
-    and the time between two steps, and no step without a queue, whose few tokens cost many times as
-    much. All requests that arrived during the step before count as waiting, also if this step
-    admits them: otherwise the rate of a busy engine is that of its longest prefills."""
+    """Tokens and requests per second of wall-clock time at which waiting prompts are computed, in
+    steps that begin while requests wait. Unlike the prefill rate, it includes decodes and the time
+    between steps, and excludes steps without a queue, whose few tokens cost many times as much.
+    Requests that arrived during the previous step count as waiting even if this step admits them;
+    otherwise the rate of a busy engine would be that of its longest prefills."""
 
     tokens: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
     requests: Rate = field(default_factory=lambda: Rate(memory=DRAIN_MEMORY_SECONDS))
@@ -105,9 +108,9 @@ class DrainRate:
     def add(
         self, num_tokens: int, num_requests: int, now: float, has_queue: bool, is_idle: bool
     ) -> None:
-        """A step has ended. `num_tokens`: of prompts, sources and texts, computed or found in a
-        cache; `num_requests`: admitted; `has_queue`: requests waited when it was planned;
-        `is_idle`: none is left."""
+        """Record a step. `num_tokens`: tokens of prompts, sources and texts that were computed or
+        found in a cache. `num_requests`: admitted requests. `has_queue`: requests waited when it
+        was planned. `is_idle`: no request is left."""
         begin, self.ended_at = self.ended_at, None if is_idle else now
         if not has_queue or begin is None or now <= begin:
             return
@@ -128,8 +131,8 @@ class DrainRate:
         return self.upper_rate(self.requests)
 
     def upper_rate(self, rate: Rate) -> float:
-        """Not 0 once it is measured: if nothing was computed in some seconds, the next one may come
-        now."""
+        """An upper bound that is not 0 once measured: if nothing was computed for some seconds, a
+        request may still be admitted now."""
         is_known = self.step.num >= DRAIN_STEPS and rate.seconds > 0.0
         return max(rate.per_second, 1 / rate.seconds) if is_known else 0.0
 
@@ -185,8 +188,8 @@ class ChunkCost:
 
 @dataclass
 class LayeredCost:
-    """Seconds per prompt token, through all layers, of chunks that are divided by layers; until
-    there are any, of other chunks."""
+    """Seconds per prompt token, for all layers, of chunks that are divided by layers; until there
+    are any, of other chunks."""
 
     level: MovingAverage = field(default_factory=MovingAverage)
     """At this context."""
@@ -208,7 +211,7 @@ class LayeredCost:
 
 @dataclass
 class StepTimes:
-    """The measured times of one engine. Every time is passed in."""
+    """The measured times of one engine. All times are arguments; it reads no clock."""
 
     prefill: Rate = field(default_factory=Rate)
     decode: Rate = field(default_factory=Rate)
@@ -231,8 +234,8 @@ class StepTimes:
         return self.decode.per_second
 
     def decode_seconds(self, num_sequences: int) -> float:
-        """A step that decodes so many sequences, or the nearest number that was measured; 0.0:
-        none was."""
+        """Seconds of a step that decodes `num` sequences, or the nearest measured number; 0.0: not
+        measured yet."""
         if not num_sequences or not self.decode_steps:
             return 0.0
         digits = num_sequences.bit_length()
@@ -253,7 +256,8 @@ class StepTimes:
         return self.chunks[nearest].at(context) * SMALLER_COST ** (nearest - digits)
 
     def prefill_tokens(self, seconds: float, context: int) -> int:
-        """Prompt tokens after `context` others that add so much to a step; at least 1."""
+        """Number of prompt tokens, after `context` earlier ones, that take `seconds` in a step; at
+        least 1."""
         if not self.chunks:
             return UNLIMITED
         for digits in range(max(self.chunks) + 1, 0, -1):
@@ -266,14 +270,14 @@ class StepTimes:
         return 1
 
     def prefill_seconds(self, num_tokens: int, context: float) -> float:
-        """What prompt tokens, with so many others before them on average, add to a step; 0.0: not
-        measured yet."""
+        """Seconds that prompt tokens with this mean context add to a step; 0.0: not measured
+        yet."""
         if not self.chunks:
             return 0.0
         return num_tokens * self.token_seconds(num_tokens.bit_length(), context)
 
     def layered_seconds(self, num_tokens: int, context: float) -> float:
-        """What all layers of a chunk that is divided by layers add to its steps; 0.0: not measured
+        """Seconds that all layers of a chunk that is divided by layers take; 0.0: not measured
         yet."""
         return max(num_tokens, LAYERED_TOKENS) * self.layered_token_seconds(context)
 
@@ -288,7 +292,7 @@ class StepTimes:
         return min([one.line.half_context for one in self.chunks.values()], default=inf)
 
     def encoder_tokens(self, seconds: float) -> int:
-        """Tokens of sources and texts that add so much to a step; at least 1."""
+        """Number of tokens of sources and texts that take `seconds` in a step; at least 1."""
         cost = self.encoder_token.seconds
         return max(1, int(seconds / cost)) if cost else UNLIMITED
 
@@ -321,7 +325,7 @@ class StepTimes:
             self.num_prefills += 1
 
     def add_layered(self, chunks: list[Chunk], share: float, seconds: float) -> None:
-        """Record all layers of some chunks, or a part of them: others are no more expensive."""
+        """Record the time of all or some layers of divided chunks."""
         num_tokens = share * max(LAYERED_TOKENS, sum(len(chunk.tokens) for chunk in chunks))
         self.layered.add(mean_context(chunks), seconds / num_tokens, self.half_context)
 

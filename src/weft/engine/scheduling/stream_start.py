@@ -1,14 +1,15 @@
-"""`StreamStart`: streams that have just begun wait a moment for short prompts that came with them.
+"""`StreamStart`: streams with one token wait for short prompts that arrived at the same time.
 
     hold = streams.seconds()        seconds for prefills in this step, without the decodes of these
                                     streams; 0.0: they decode
 
-Requests that arrive together are read one after the other, so the first of them would decode alone,
-then two, then three: nearly the time of all for each step, between prefills that they slow down to
-two thirds. If every stream that decodes has only its first token, and all prompts that wait are
-short, the prompts are computed first and all streams decode together from then on. A stream waits
-at most `max_hold_seconds` for its second token, once. A stream that has its second token never
-waits, so that the time between its tokens stays within the latency budget (latency_budget.py).
+The prompts of requests that arrive together are computed one after another. Without waiting, one
+stream would decode, then two, then three, each step taking nearly as long as a step of all streams,
+and the prefills in between would be slowed down to two thirds. So if every decoding stream has only
+its first token, and all waiting prompts are short, the prompts are computed first, and then all
+streams decode together. A stream waits at most `max_hold_seconds`, once, for its second token.
+After its second token it never waits, so that inter-token latency stays within the latency budget
+(latency_budget.py).
 
 Differs from prefill-first scheduling (vLLM V0), where streams wait at any time and without a bound.
 """
@@ -22,19 +23,19 @@ from weft.engine.scheduling.scheduler_state import SchedulerState
 from weft.engine.scheduling.sequence import SequenceGroup
 
 SHORT_SECONDS = 0.25
-"""Expected time of a prompt that streams wait for."""
+"""Maximum expected seconds of a prompt that streams wait for."""
 
 
 class StreamStart:
-    """How long streams have been held."""
+    """The state between steps: since when streams wait."""
 
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
         self.began_at: float | None = None
-        """When the streams that are held began to wait; None: none is held."""
+        """Time at which the streams began to wait; None: none waits."""
 
     def seconds(self) -> float:
-        """Seconds for prefills while the streams wait; 0.0: they decode."""
+        """Seconds for prefills in this step, in which the streams wait; 0.0: the streams decode."""
         limit = self.state.config.max_hold_seconds
         shortest = self.shortest_prompt() if limit and self.have_just_begun() else 0.0
         if not shortest:
@@ -47,7 +48,7 @@ class StreamStart:
         return left if shortest <= left else 0.0
 
     def have_just_begun(self) -> bool:
-        """Whether streams decode, and all of them have one token."""
+        """Whether streams decode, and all of them have exactly one token."""
         if not self.state.num_streamed or self.state.layered is not None:
             return False
         num_streams = 0
@@ -59,8 +60,8 @@ class StreamStart:
         return num_streams > 0
 
     def shortest_prompt(self) -> float:
-        """Expected seconds of the shortest prompt that is not computed; 0.0: there is none, one is
-        long, or times are not known."""
+        """Expected seconds of the shortest waiting prompt; 0.0: there is none, one of them is long,
+        or nothing was measured yet."""
         shortest = 0.0
         for num_tokens in self.prompts():
             seconds = self.state.step_times.prefill_seconds(num_tokens, num_tokens / 2)
@@ -70,7 +71,7 @@ class StreamStart:
         return shortest
 
     def prompts(self) -> Iterator[int]:
-        """Tokens to compute of the prompts that may be in the next plan."""
+        """Numbers of tokens to compute of the prompts that may be in the next plan."""
         for group in self.state.running.values():
             if not group.is_decoding:
                 yield group.num_uncomputed
@@ -81,6 +82,6 @@ class StreamStart:
 
 
 def has_begun(group: SequenceGroup) -> bool:
-    """Whether it is a stream that has tokens, and decodes the next ones."""
+    """Whether a group is a stream that decodes."""
     is_stream = group.request.is_streamed and group.is_decoding
     return is_stream and group.first.num_generated > 0
