@@ -1,9 +1,9 @@
-"""`Model`: what `weft.load(path)` returns: a LoadedModel that can be looked into.
+"""`Model`: the result of `weft.load(path)`: a LoadedModel with the method `look`.
 
     m = weft.load("smollm2")
     trace = m.look("...")            every stage of one forward pass (docs/look.md)
 
-This module is above all packages, because inference does not import look/.
+This module is outside of the packages, because engine/ may not import look/.
 """
 
 from __future__ import annotations

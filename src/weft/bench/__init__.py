@@ -10,7 +10,7 @@ busy         the same beside other processes that use the CPUs
 scheduling   the scheduler without a model
 translate    translation by Weft, CTranslate2 and transformers
 kernels      the compiled kernels beside torch
-peers/       the programs that Weft is measured against, and how to run them
+peers/       the programs that Weft is compared with, and how to run them
 comparison   the same requests to several systems, alternately -> rows, ratios, goals
 measure      seconds measured alternately, peak memory in child processes, the machine
 plots        tables and plots

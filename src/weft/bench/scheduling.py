@@ -1,4 +1,4 @@
-"""The scheduler without a model: a seed -> rows of hit rates, memory use and its own cost.
+"""The scheduler without a model: seed -> rows of hit rates, memory use and time per plan.
 
     tree      prompts that share prefixes like a tree, in random order: the prefix cache's hit rate,
               and that of the best possible order

@@ -1,11 +1,11 @@
-"""What a fairseq folder says besides its weights, without torch: settings, dictionaries, merges.
+"""fairseq folder -> settings, dictionaries and BPE merges, without torch.
 
     checkpoint_best.pt         weights and the training's settings (pickle_header.py)
     dict.SRC.txt dict.TGT.txt  "ab@@ 17" per line: a piece (here one that does not end its word) and
                                a count; ids follow those of <s> <pad> </s> <unk>
     bpe.code                   "a b</w>" per line, best merge first, for both languages (subword-nmt
                                0.2, or fastBPE with a count at the end)
-    weft.json                  optional: what only the code around the model defines
+    weft.json                  optional: settings that only the calling code defined (lowercase)
 
 The source dictionary is identified by the sizes of the embeddings, otherwise by the language names
 in the settings. Pieces have the names that the `tokenizers` library gives them: "ab" inside a word,

@@ -1,4 +1,4 @@
-"""Reading several files of a folder while another process may replace them: all old or all new.
+"""Consistent reads of several files that another process may replace: all old or all new ones.
 
 `replaced_files` (atomic.py) replaces the files of a folder one after the other, so that a reader
 could open the old config.json and the new weights. Readers take no lock: a folder may be read-only.
@@ -8,8 +8,8 @@ it has changed.
     version of a folder    device, inode, time and size of its files, if no replacement is going on;
                            otherwise the sub-folder with all new files, which is never changed
 
-A version that is the same before and after was not replaced meanwhile: a replacement that began
-earlier has ended, or its sub-folder would be there, and all of its files have other inodes.
+If the version is the same before and after, nothing was replaced in between: a replacement that is
+in progress has its sub-folder, and one that has ended has other inodes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The folder of a training run, as others see it: which files it has, and reading one of its
-checkpoints while training goes on, after it was interrupted, or after it has finished.
+"""The folder of a training run: reads one of its checkpoints as a model, while the run trains,
+after it was interrupted, or after it has finished.
 
     OUT/run.json                 settings, files and file hashes of the run
     OUT/tokenizer.json           the tokenizer, with tokenizer_config.json
@@ -7,8 +7,8 @@ checkpoints while training goes on, after it was interrupted, or after it has fi
     OUT/checkpoints/00000500/    weights.safetensors, optimiser.safetensors, state.json
     OUT/config.json, ...         the model, once the run is finished (weft_folder.py)
 
-run_selection.py says which checkpoint a path means. Training removes old checkpoints. A reader
-takes no lock: it selects again if a checkpoint disappears while it is read.
+run_selection.py maps a path to a checkpoint. Training removes old checkpoints, and readers take no
+lock: if a checkpoint disappears while it is read, the next one is selected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which checkpoint of a training run a path means, without torch.
+"""Path of a training run -> one of its checkpoints, without torch.
 
-    DIR         the delivered model; the newest checkpoint while there is none, or while training
-                has gone past it
+    DIR         the delivered model; the newest checkpoint if there is none, or if it is older
+                because the run was extended
     DIR@last    the newest checkpoint
     DIR@best    the checkpoint with the best evaluation by the run's train.best_by
     DIR@400     the checkpoint of step 400

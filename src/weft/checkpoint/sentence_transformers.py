@@ -4,7 +4,7 @@
     1_Pooling/config.json        the pooling mode
     sentence_bert_config.json    max_seq_length: longer texts are truncated
 
-They are written only for values other than the default: another pooling than the mean, or a limit.
+They are written only for non-default values: a pooling other than the mean, or a length limit.
 The name of a module that Weft does not have (a dense layer after the pooling) is appended to the
 pooling, and `weft embed` reports it as unsupported.
 """

@@ -1,8 +1,8 @@
-"""Comparing the files of a model with their recorded SHA-256, for `weft info --verify`.
+"""`weft info --verify`: files of a model, compared with their recorded SHA-256.
 
 a model folder or a .gguf file    SHA256SUMS in the folder
 a pulled model                    SHA256SUMS, or the hashes of the catalog
-a training run                    its model once it is finished, and each of its checkpoints
+a training run                    its model, once it is finished, and each of its checkpoints
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lock of a writer: one process at a time writes to a run folder, a cache file or a new model.
+"""Writer lock: only one process at a time writes to a run folder, a cache file or a new model.
 
     with writer_lock(out, out / LOCK_FILE):          a folder: the lock is in it
     with writer_lock(path, lock_path(path)):         a file: the lock is next to it

@@ -1,4 +1,4 @@
-"""`weft completion`: the script that makes a shell complete the words of `weft` commands.
+"""`weft completion`: prints the completion script of a shell.
 
 The script calls `weft completion SHELL -- WORDS`, which prints a candidate per line, for zsh and
 fish with a description behind a tab. The line ":files" asks for file names too, which the shell

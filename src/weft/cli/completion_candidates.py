@@ -1,4 +1,4 @@
-"""Words of a command line -> what its last, incomplete word may become.
+"""Shell completion: words of a command line -> candidates for the last, incomplete word.
 
     weft tr                       commands
     weft train --p                options
@@ -6,8 +6,8 @@
     weft translate runs/en-de@    checkpoints of a run
     weft chat sm                  pulled models, folders with a run or a model, files
 
-Neither torch nor the files of a model are read: a shell waits for the result. Only the module of
-the command that is completed is imported.
+Imports only the module of the command, no torch, and reads no model files, because the shell waits
+for the result.
 """
 
 from __future__ import annotations

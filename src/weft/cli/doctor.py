@@ -1,6 +1,6 @@
-"""`weft doctor`: what a bug report has to say about the machine and the installation.
+"""`weft doctor`: machine and installation, for bug reports.
 
-A value that cannot be found out is printed with the reason; nothing here ends the command.
+A value that cannot be determined is printed with the reason; no error ends the command.
 """
 
 from __future__ import annotations

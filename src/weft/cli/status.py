@@ -87,7 +87,7 @@ def planned_steps(run: Path, steps: list[int]) -> int | None:
 
 
 def running_process(run: Path) -> str | None:
-    """The process that trains the run, and since when; None: nobody does."""
+    """The process that trains the run, and since when; None: no process does."""
     from weft.checkpoint.writer_lock import LOCK_FILE, lock_owner
 
     return lock_owner(run / LOCK_FILE)

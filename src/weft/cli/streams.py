@@ -1,8 +1,8 @@
-"""Standard streams of a command: UTF-8, and what happens where they cannot be written.
+"""Standard streams of a command: UTF-8, closed streams, and write errors.
 
-A stream that is closed becomes the null device, so that no file that is opened later has its
-number. Status lines that a full disk does not take are dropped: a training run or a server does not
-end because the disk of its log is full. Results that cannot be written are an error.
+A closed stream is replaced by the null device, so that its file descriptor is not reused by another
+file. Status lines that cannot be written are dropped: a training run or a server does not end
+because the disk of its log is full. Results that cannot be written are an error.
 """
 
 from __future__ import annotations

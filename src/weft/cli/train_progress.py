@@ -1,4 +1,4 @@
-"""Progress of a training run: a progress bar on a terminal, otherwise a line from time to time.
+"""Progress of a training run: a progress bar on a terminal, otherwise lines at intervals.
 
     training the tokenizer  29,000 lines  0:03             before the first step
     step 120/4000  loss 3.214  left 0:12:03  ------        on a narrow terminal

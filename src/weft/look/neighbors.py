@@ -1,6 +1,7 @@
-"""The tokens whose embeddings are most similar to that of a token: id -> Neighbors, by cosine.
+"""Token id -> the tokens with the most similar embeddings, by cosine.
 
-In units of a few milliseconds: the table of a large vocabulary has tens of millions of numbers.
+Computed in units of a few milliseconds: the table of a large vocabulary has tens of millions of
+numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Values that a trace does not keep, computed again: a stage, a head, a row -> exact values.
+"""Recomputes values that a trace does not keep: stage, head, row -> exact values.
 
-From the inputs of the layers where they are kept, so that only one layer runs; else from the input
-of the first layer, through all layers up to the requested one, against the kept K and V. Heads that
-were ablated in the trace are ablated here.
+If the trace keeps the inputs of the layers, only the requested layer runs; otherwise all layers up
+to it, from the input of the first layer, against the kept K and V. Heads that were ablated in the
+trace are ablated here too.
 """
 
 from __future__ import annotations

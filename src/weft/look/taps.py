@@ -4,8 +4,8 @@
         path(x, attention)
     values["norm"], values["heads"]
 
-The hooks see the calls of the thread that registered them only, so that a model that another thread
-uses meanwhile leaves no values here. They are removed after the block.
+Only calls by the thread that registered the hooks are recorded, because another thread may use the
+model at the same time. The hooks are removed after the block.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a trace is recorded of: texts -> ids of both sides, with tokens and words.
+"""The input of a trace: texts or ids -> ids of both sides, with tokens and words.
 
 A decoder reads its begin token, if it has one, and the text; an encoder the text with its special
 tokens; the decoder of an encoder-decoder its start token and the target text without an end token,
 so that the last position predicts what follows.
 
-Instead of a text, ids may be given: what a stack reads, special tokens included, such as a
-conversation in a chat template. Their text is that of their bytes.
+Ids are the input of a stack with special tokens, such as a conversation in a chat template. Their
+text is decoded from their bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model of a trace: a config -> TraceModel, in the words of the field."""
+"""ModelConfig -> TraceModel, the description of the model in a trace."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Dropout: x -> x with a share of its numbers set to 0 and the rest enlarged (Srivastava 2014).
+"""Dropout: x -> x with a fraction p of its elements zeroed and the others scaled (Srivastava 2014).
 
     y = x * keep / P(keep),   keep = random byte >= 256 p
 
-Differs from torch's on a CPU, where drawing one random number per element takes longer than the
-matrix product beside it: here a byte decides, so p is rounded to 1/256, and the enlargement follows
-the rounded p (native/kernels.py). On other devices it is torch's own.
+Differs from torch's on a CPU, where one random number per element takes longer than the neighboring
+matrix product: here one byte per element is drawn, so p is rounded to a multiple of 1/256, and the
+scale follows the rounded p (native/kernels.py). On other devices it is torch's own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The Parameter of a packed weight: identity and shape without memory.
 
     memoryless(shape)      a stride-0 view of one NaN
-    Dequantize             its gradient, and the numbers of the matrix instead
+    Dequantize             autograd function: dequantized weight; its gradient is the Parameter's
 
-The numbers are in a PackedMatrix (packed_modules.py). A product with such a Parameter by mistake is
+The values are in a PackedMatrix (packed_modules.py). A product with such a Parameter by mistake is
 NaN.
 """
 

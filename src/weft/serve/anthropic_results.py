@@ -1,4 +1,4 @@
-"""What Anthropic's routes return: models for /openapi.json, and for tests that check responses."""
+"""Response classes of Anthropic's routes, for /openapi.json and for tests that check responses."""
 
 from __future__ import annotations
 

@@ -6,11 +6,10 @@
     keeper.start()          a thread that saves after 10 minutes without a request
     keeper.finish()         after the drain: end the thread, save what the files lack
 
-The files are those of engine/cache_file.py: mode 0600, replaced as a whole, so that a process that
-is killed leaves the last complete one. Cached prefixes keep their namespaces, which are derived
-from the API keys: after a restart a key finds its own prefixes and no others. A file that cannot be
-used, or not be written, is a warning: a cache only saves time. A save runs in the engine thread
-between two steps, so it waits for moments without requests.
+Files are those of engine/cache_file.py: mode 0600 and replaced atomically, so a killed process
+leaves the last complete one. Cached prefixes keep their namespaces, which are derived from the API
+keys, so after a restart a key finds only its own prefixes. A file that cannot be read or written is
+only a warning. A save runs in the engine thread between two steps, at a time without requests.
 """
 
 from __future__ import annotations

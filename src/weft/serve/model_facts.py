@@ -1,4 +1,4 @@
-"""What the web page and operators read about a model in /server_info: sizes, kinds, examples.
+"""The entry of a model in /server_info: sizes, kinds of its components, examples.
 
     model_facts(config, tokenizer)      the settings of a model, under the field's usual names
 

@@ -1,4 +1,4 @@
-"""What Ollama's routes return: models for /openapi.json, and for tests that check responses.
+"""Response classes of Ollama's routes, for /openapi.json and for tests that check responses.
 
 The objects of /api/chat and /api/generate are also the lines of their streams: counts and times are
 in the last one.

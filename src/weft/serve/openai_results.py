@@ -1,6 +1,6 @@
-"""What OpenAI's routes return: models for /openapi.json, and for tests that check every response.
+"""Response classes of OpenAI's routes, for /openapi.json and for tests that check every response.
 
-Responses are written as plain objects, which is faster; these classes do not take part in it.
+The routes write plain dicts, which is faster than instances of these classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the routes for operators return: models for /openapi.json, and for tests."""
+"""Response classes of the routes for operators, for /openapi.json and tests."""
 
 from __future__ import annotations
 

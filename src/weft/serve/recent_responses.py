@@ -1,4 +1,4 @@
-"""Recent responses by id: which engine requests their choices were, and whose they are.
+"""Recent responses: id of a response -> engine requests of its choices, by API key.
 
     service.recent.remember(response_id, call.caller, served, generation)   after it was started
     service.recent.find(response_id, call.caller)                           None: unknown or expired

@@ -1,4 +1,4 @@
-"""What must hold before a server can start, beyond the values of its settings.
+"""Checks before a server starts, beyond the validation of its settings.
 
 check_exposure(config, keys)      addresses that other machines can reach need a key
 check_tls(config)                 certificate and private key can be read and belong together

@@ -1,7 +1,6 @@
-"""Token ids of texts -> ids with begin and end, truncated to a length, and the counts of it.
+"""Token ids of texts -> ids with BOS and EOS, truncated to a length; and a `TextReport`.
 
-`TextReport` counts what happened to the texts: truncated, empty, unknown tokens. The first
-truncation is logged; the counts are for the caller to judge.
+`TextReport` counts truncated and empty texts and unknown tokens. The first truncation is logged.
 """
 
 from __future__ import annotations

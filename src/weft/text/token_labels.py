@@ -1,8 +1,8 @@
-"""Token ids -> text that people can read.
+"""Token ids -> readable text.
 
 A byte-level tokenizer writes its vocabulary in an alphabet of its own, in which " the" is spelled
-with U+0120 in place of the space. Here each token is the text that its bytes are; bytes that are
-not whole characters are written as <0xE8>, the notation of SentencePiece.
+with U+0120 in place of the space. Here each token is decoded from its bytes; bytes that are not
+whole characters are written as <0xE8>, the notation of SentencePiece.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The number of threads of a run: the one it started with, also after it was resumed elsewhere.
+"""The number of threads of a run: a resumed run uses the number it was started with.
 
 Products and sums of torch round differently with another number of threads, so that a resumed run
 would end with other weights. run.json stores the number next to the settings, and it is not

@@ -1,4 +1,4 @@
-"""The programs that Weft is measured against, each in a process and an environment of its own.
+"""The programs that Weft is compared with, each in its own process and environment.
 
 install       a name -> its environment in .peers
 build_llama_server

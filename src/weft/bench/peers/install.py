@@ -1,4 +1,4 @@
-"""Installing the programs that Weft is measured against: a name -> a virtual environment.
+"""Installs the programs that Weft is compared with: name -> virtual environment.
 
 Each is in FOLDER/NAME and independent of Weft's environment, so that versions cannot conflict. A
 stamp file marks an environment as complete; installing it again then does nothing.

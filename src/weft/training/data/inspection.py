@@ -1,4 +1,4 @@
-"""What is in the files of a run, before anything is trained on them.
+"""The data report: training and validation files of a run -> counts of likely problems.
 
     lines, empty, duplicates       of the training lines, or pairs of lines
     identical, swapped             pairs with two equal sides; pairs whose sides look exchanged
