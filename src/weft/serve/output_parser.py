@@ -64,14 +64,14 @@ Delta = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """How a model marks its reasoning, which precedes its answer."""
+    """The tags of a model's reasoning, which precedes its answer."""
 
     start: str
     end: str
 
     @property
     def visible_special(self) -> tuple[str, ...]:
-        """Names of tokens whose text the detokenizer must keep, if they are special."""
+        """Special tokens whose text the detokenizer must output for this parser."""
         return self.start, self.end
 
     def is_open_after(self, prompt: str) -> bool:
@@ -102,8 +102,8 @@ def random_alphanumeric(length: int) -> str:
 
 
 class OutputParser:
-    """Parses one generated text. Without tool format or reasoning format, calls or reasoning are
-    text."""
+    """Parses one generated text. Without a tool format or reasoning format, calls or reasoning are
+    returned as text."""
 
     def __init__(
         self,
@@ -116,38 +116,40 @@ class OutputParser:
         max_calls: int | None = None,
         new_id: Callable[[int], str] = random_alphanumeric,
     ) -> None:
-        """`tools`: names of the functions; `is_in_reasoning`: the prompt ends inside of reasoning;
-        `max_calls`: further calls are dropped; `new_id`: n random characters for a call's id."""
+        """`tools`: names of the functions. `is_in_reasoning`: the prompt ends inside of reasoning.
+        `max_calls`: further calls are dropped. `new_id`: returns n random characters for the id of
+        a call."""
         self.tool_format, self.reasoning, self.tools = tool_format, reasoning, frozenset(tools)
         self.stream_arguments, self.max_calls, self.new_id = stream_arguments, max_calls, new_id
         self.markers = tool_format.markers if tool_format is not None and tools else ()
         self.num_started = 0
-        """Calls so far, with those that are dropped."""
+        """Number of calls so far, including dropped ones."""
         self.pending = ""
-        """Text that has arrived and is not yet assigned."""
+        """Text that is not assigned to a delta yet."""
         self.deltas: list[Delta] = []
         self.mode: Literal["reasoning", "before text", "text", "call"] = "before text"
         self.before: Literal["start", "reasoning", "call"] = "start"
-        """What precedes white space in the mode "before text"."""
+        """What precedes the white space in the mode "before text"."""
         self.has_reasoned = reasoning is None or is_in_reasoning
         self.is_reasoning_empty = True
         self.reader: CallsReader | None = None
         self.raw: list[str] = []
-        """Text since the marker, or since the last complete call: it may turn out to be text."""
+        """Text since the marker, or since the last complete call; returned as text if the call is
+        malformed."""
         self.streamed: Call | None = None
-        """The call whose start was returned."""
+        """The call whose ToolCallStart was returned and that is not complete."""
         if reasoning is not None and is_in_reasoning:
             self.mode = "reasoning"
 
     def feed(self, text: str) -> list[Delta]:
-        """Add generated text; returns what is certain now."""
+        """Add generated text; returns the deltas that are certain."""
         self.pending += text
         while self.pending and self.step():
             pass
         return self.take_deltas()
 
     def finish(self) -> list[Delta]:
-        """The rest, at the end of the text."""
+        """End the text; returns the remaining deltas."""
         if self.mode == "call":
             assert self.reader is not None, "a call without a reader"
             if not self.reader.is_closing and self.streamed is None:
@@ -161,11 +163,11 @@ class OutputParser:
 
     @property
     def num_calls(self) -> int:
-        """Calls that were returned; some protocols end differently if there are any."""
+        """Number of returned calls, on which the finish reason of some protocols depends."""
         return self.num_started if self.max_calls is None else min(self.num_started, self.max_calls)
 
     def step(self) -> bool:
-        """Assign some of the pending text; returns whether there may be more to assign."""
+        """Process some of the pending text; returns whether more can be processed."""
         match self.mode:
             case "reasoning":
                 return self.read_reasoning()
@@ -205,7 +207,7 @@ class OutputParser:
         return True
 
     def opening_tags(self) -> list[str]:
-        """What is recognized after white space in the mode "before text"."""
+        """The tags that are recognized in the mode "before text"."""
         tags = list(self.markers)
         if self.reasoning is not None and not self.has_reasoned and self.before == "start":
             tags.append(self.reasoning.start)
@@ -254,7 +256,7 @@ class OutputParser:
         return True
 
     def emit_call(self, call: Call) -> None:
-        """Return what is certain of a call."""
+        """Emit the parts of a call that are certain."""
         has_begun = call.has_arguments and call.name in self.tools
         if self.streamed is None and (call.is_done or (self.stream_arguments and has_begun)):
             assert call.name is not None, "a complete call without a name"
@@ -271,7 +273,7 @@ class OutputParser:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the current call is returned."""
+        """Whether the current call is within max_calls."""
         return self.num_started == self.num_calls
 
     def call_id(self) -> str:
@@ -289,7 +291,7 @@ class OutputParser:
             self.deltas.append(ReasoningDelta(text))
 
     def take_deltas(self) -> list[Delta]:
-        """The deltas since the last call of this method, adjacent ones of one kind joined."""
+        """Return and clear the deltas, with adjacent ones of the same kind joined."""
         joined: list[Delta] = []
         for delta in self.deltas:
             last = joined[-1] if joined else None

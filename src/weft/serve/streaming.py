@@ -51,7 +51,7 @@ def json_line(data: Any) -> bytes:
 
 
 async def until_gone(call: HttpCall, work: Awaitable[T]) -> T:
-    """The result of `work`; cancels it and raises ClientGoneError if the client disconnects."""
+    """Await `work`; cancels it and raises ClientGoneError if the client disconnects."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(wait_for_disconnect(call.request.receive))
     try:
@@ -65,8 +65,8 @@ async def until_gone(call: HttpCall, work: Awaitable[T]) -> T:
 
 
 async def cancel(task: asyncio.Future[Any]) -> None:
-    """End a task. One that has failed is not awaited again: that would replace the traceback of its
-    exception, which is on its way to the log."""
+    """Cancel a task. A failed task is not awaited again, which would replace the traceback of its
+    exception before it is logged."""
     if not task.done():
         task.cancel()
         with suppress(BaseException):
@@ -87,7 +87,8 @@ async def event_stream(
     ping: bytes = COMMENT,
     media_type: str = "text/event-stream",
 ) -> Response:
-    """A response that sends the chunks. Waits for the first one, whose error is a status code."""
+    """A response that streams the chunks. Waits up to PING_SECONDS for the first chunk, so that its
+    error becomes a status code."""
     first: asyncio.Task[bytes] = asyncio.ensure_future(anext(chunks))
     try:
         await until_gone(call, asyncio.wait({first}, timeout=call.ping_seconds))
@@ -100,7 +101,7 @@ async def event_stream(
 
 
 async def close(task: asyncio.Task[bytes], chunks: AsyncIterator[bytes]) -> None:
-    """End an iterator that may be waiting for its next chunk."""
+    """Close an iterator that may be waiting for its next chunk."""
     await cancel(task)
     if hasattr(chunks, "aclose"):
         with suppress(Exception):
@@ -108,8 +109,8 @@ async def close(task: asyncio.Task[bytes], chunks: AsyncIterator[bytes]) -> None
 
 
 class ChunkResponse(Response):
-    """Sends chunks as they come, and pings between them. One task sends all chunks: a task and a
-    timer for each would take longer than everything else that is done for it."""
+    """Sends chunks as they arrive, and pings in between. One task sends all chunks, because a task
+    and a timer per chunk would take longer than all other work for it."""
 
     def __init__(
         self,
@@ -126,9 +127,9 @@ class ChunkResponse(Response):
         self.error, self.ping = error, ping
         self.has_begun = self.has_failed = False
         self.is_sending = False
-        """Whether the client has to read before more can be sent: then it gets no ping."""
+        """Whether a send is in progress; then no ping is sent."""
         self.sent_at = 0.0
-        """On the clock of the event loop, when the last chunk or ping was sent."""
+        """Time of the last chunk or ping, by the clock of the event loop."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = asyncio.ensure_future(self.send_all(send))
@@ -160,7 +161,7 @@ class ChunkResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def next_chunk(self) -> bytes | None:
-        """The next chunk, of which an error event is the last; None: there are no more."""
+        """The next chunk; None: there are no more. An error event is the last chunk."""
         if self.has_failed:
             return None
         try:
@@ -180,7 +181,8 @@ class ChunkResponse(Response):
         self.is_sending, self.sent_at = False, asyncio.get_running_loop().time()
 
     async def send_pings(self, send: Send) -> None:
-        """Send a ping whenever nothing was sent for so long, until this task is cancelled."""
+        """Send a ping whenever nothing was sent for `ping_seconds`, until this task is
+        cancelled."""
         loop, seconds = asyncio.get_running_loop(), self.call.ping_seconds
         self.sent_at = loop.time()
         while True:
@@ -191,7 +193,8 @@ class ChunkResponse(Response):
                 await self.send_part(send, self.ping)
 
     def logged(self, problem: Exception) -> ApiError:
-        """The error to report; a fault of the server is logged with its traceback."""
+        """Convert an exception to the error to report; an internal error is logged with its
+        traceback."""
         known = api_error(problem)
         if known is None:
             log.error("request=%s state=failed", self.call.id, exc_info=problem)

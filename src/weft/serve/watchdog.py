@@ -33,7 +33,7 @@ STUCK_SECONDS = 300.0
 STUCK_FACTOR = 20.0
 CHECK_SECONDS = 1.0
 MAX_GAP_SECONDS = 10.0
-"""Between two checks at most so much time counts; a busy machine may delay them."""
+"""Maximum time between two checks that counts, as a busy or paused machine delays them."""
 END_SECONDS = 2.0
 """Time for error events to be sent before the process exits."""
 
@@ -54,7 +54,7 @@ class Watchdog:
     sleep: Callable[[float], None] = time.sleep
     exit: Callable[[int], None] = exit_now
     warned_steps: dict[str, float] = field(default_factory=dict)
-    """By model, the beginning of the last step that was reported."""
+    """Start of the last step that was reported, by model."""
     is_stopped: bool = False
     checked_at: float | None = None
     """Time of the last check."""
@@ -65,7 +65,7 @@ class Watchdog:
         threading.Thread(target=self.run, name="weft-watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Before engines are closed, which must not look like a failure."""
+        """Stop watching; call it before engines are closed."""
         self.is_stopped = True
 
     def run(self) -> None:
@@ -75,7 +75,8 @@ class Watchdog:
             self.sleep(CHECK_SECONDS)
 
     def check(self) -> bool:
-        """Look at all engines once; True if the process has to end (or tests say that it has)."""
+        """Check all engines once. Returns True after `give_up`, which ends the process except in
+        tests."""
         now = self.now()
         gap = 0.0 if self.checked_at is None else min(now - self.checked_at, MAX_GAP_SECONDS)
         self.checked_at = now
@@ -88,7 +89,7 @@ class Watchdog:
         return False
 
     def observe(self, served: ServedModel, now: float, gap: float) -> None:
-        """Count the time since the last check for the step that runs."""
+        """Add the time since the last check to the running step."""
         began = served.engine.busy_since
         if began is None:
             self.observed.pop(served.name, None)
@@ -99,7 +100,7 @@ class Watchdog:
         self.observed[served.name] = (began, seconds + max(0.0, min(gap, now - began)))
 
     def problem_with(self, served: ServedModel) -> str | None:
-        """Why an engine cannot work any more; None: it can. Reports long steps."""
+        """Why an engine is dead or stuck; None: it is neither. Logs long steps."""
         engine = served.engine
         if not engine.is_alive:
             return f"the engine of model '{served.name}' has stopped"
@@ -132,7 +133,7 @@ class Watchdog:
         self.exit(1)
 
     def stopped_engines(self, served: ServedModel) -> list[AsyncEngine]:
-        """The engine that has failed, or all engines of the thread that is stuck in a step."""
+        """The engine that has failed, or all engines of the stuck thread."""
         if served.engine.busy_since is None:
             return [served.engine]
         engines = [one.engine for one in list(self.service.models.models.values())]
@@ -149,6 +150,6 @@ def predicted_seconds(served: ServedModel) -> float:
 
 
 def stack_of(thread: threading.Thread | None) -> str:
-    """Where a thread is now."""
+    """The stack of a thread, as text."""
     frame = None if thread is None else sys._current_frames().get(thread.ident or -1)
     return "(no thread)" if frame is None else "".join(traceback.format_stack(frame))

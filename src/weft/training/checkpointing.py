@@ -54,22 +54,22 @@ class RunState:
     step: int = 0
     epoch: int = 0
     index: int = 0
-    """Batches of the epoch that are done."""
+    """Number of batches of the epoch that are done."""
     tokens: int = 0
     seconds: float = 0.0
     evaluated: int = 0
     """Step of the last evaluation."""
     best_score: float | None = None
-    """Of the evaluations so far, by train.best_by."""
+    """Best score of the evaluations so far, by train.best_by."""
     best_step: int = 0
     waits: int = 0
-    """Evaluations since the best one."""
+    """Number of evaluations since the best one."""
     compared_by: str = "loss"
-    """What best_score is: the loss, or the score of which lines."""
+    """Description of best_score: the loss, or the score and its lines."""
     is_stopped: bool = False
-    """Ended by early stopping."""
+    """Whether early stopping has ended the run."""
     replans: list[tuple[int, int]] = field(default_factory=list)
-    """(step, steps) of a run with train.minutes: after that step it has so many steps in all."""
+    """Plans (step, steps) of a run with train.minutes: after `step` it has `steps` steps in all."""
     elapsed: float = 0.0
     """With train.minutes: seconds since the command was started, over all processes."""
 
@@ -86,7 +86,7 @@ class RunState:
         return asdict(self)
 
     def compare_by(self, what: str) -> None:
-        """Forget the best score if it is another one that evaluations are compared by from now."""
+        """Forget the best score if evaluations are compared by another score from now on."""
         if self.compared_by != what:
             self.compared_by, self.best_score, self.best_step, self.waits = what, None, 0, 0
 
@@ -102,7 +102,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """Everything that a run needs to continue."""
+    """The contents of a checkpoint: everything that a run needs to continue."""
 
     weights: Tensors
     optimizer: Tensors
@@ -152,7 +152,7 @@ class RunCheckpoints:
         return [*list(islice(regular, self.num_averaged - 1))[::-1], last]
 
     def is_regular(self, step: int) -> bool:
-        """Whether a step is a multiple of the save_every that was set when it was done."""
+        """Whether a step is a multiple of the save_every that was in effect at that step."""
         save_every = [every for start, every in self.intervals if start < step][-1]
         return step % save_every == 0
 

@@ -99,7 +99,7 @@ class Trainer:
         now: Callable[[], float] = time.perf_counter,
         budget: TimeBudget | None = None,
     ) -> None:
-        """`budget`: of a run with train.minutes."""
+        """`budget`: time budget of a run with train.minutes; None: train.steps counts."""
         self.budget = budget
         self.model, self.config, self.data, self.valid = model, config, data, valid
         self.checkpoints, self.metrics, self.now = checkpoints, metrics, now
@@ -132,8 +132,8 @@ class Trainer:
         return self.state
 
     def save_if_due(self, stop: StopRequest) -> bool:
-        """Save a checkpoint if this step, the time or a stop request asks for it. Returns whether
-        there is a stop request in any process. Collective."""
+        """Save a checkpoint if one is due by step, time or stop request. Returns whether any
+        process has a stop request. Collective."""
         minutes = self.config.save_minutes
         is_time = minutes is not None and self.now() - self.last_save >= 60 * minutes
         is_regular = self.state.step % self.config.save_every == 0
@@ -148,7 +148,7 @@ class Trainer:
         return self.distributed.any(stop.is_set)
 
     def plan_steps(self) -> None:
-        """Plan how many steps the run has in all, if it has a time budget. Collective."""
+        """Update the total number of steps of a run with a time budget. Collective."""
         if self.budget is None:
             return
         config, step = self.config, self.state.step
@@ -161,11 +161,11 @@ class Trainer:
 
     @property
     def num_steps(self) -> int:
-        """Steps of the whole run, by its last plan."""
+        """Total number of steps of the run, by its last plan."""
         return self.steps_planned_at(self.state.step)
 
     def steps_planned_at(self, step: int) -> int:
-        """Steps of the whole run, by the plans up to a step."""
+        """Total number of steps of the run, by the plans made up to `step`."""
         return steps_after(step, self.config.steps, [*self.config.replans, *self.state.replans])
 
     @property
@@ -234,8 +234,8 @@ class Trainer:
         )
 
     def check_finite(self, weights: Mapping[str, Tensor]) -> None:
-        """A NonFiniteLossError for weights that are not worth saving: they would replace those of
-        an earlier step."""
+        """Raise a NonFiniteLossError for weights with NaN or infinity, which must not replace
+        earlier ones."""
         name = non_finite_name(weights)
         if name is not None:
             raise NonFiniteLossError(
@@ -256,7 +256,7 @@ class Trainer:
         watch(Progress(state.step, num_steps, loss, lr, tokens_per_second, seconds_left))
 
     def evaluate_if_due(self, watch: ProgressCallback) -> None:
-        """Evaluate on the validation data if this step asks for it and it was not done yet."""
+        """Evaluate on the validation data if an evaluation of this step is due."""
         state, config = self.state, self.config
         if not self.is_evaluation_due:
             return
@@ -272,7 +272,7 @@ class Trainer:
 
     @property
     def is_evaluation_due(self) -> bool:
-        """Whether the current step is evaluated, and was not yet."""
+        """Whether the current step has to be evaluated and was not evaluated yet."""
         step, config = self.state.step, self.config
         is_due = step % config.evaluate_every == 0 or step == self.num_steps
         return self.valid is not None and is_due and 0 < step != self.state.evaluated
