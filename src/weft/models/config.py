@@ -40,7 +40,7 @@ class ModelConfig(Config):
     source_vocab_size: int | None = Field(None, ge=1)
     """Size of a separate source vocabulary. None: source and target share one."""
     width: int = Field(256, ge=1)
-    """Size of a token's vector (hidden size)."""
+    """Size of a token's vector (hidden size, model dimension D)."""
     num_layers: int = Field(4, ge=1, le=MAX_LAYERS)
     """Number of blocks, each with attention and a feed-forward layer; in an encoder-decoder of each
     side."""
@@ -49,16 +49,16 @@ class ModelConfig(Config):
     max_len: int = Field(1024, ge=1)
     """Maximum tokens of a sequence; learned positions have a table of this length."""
     dropout: float = Field(0.1, ge=0, lt=1)
-    """Probability with which training sets the outputs of embeddings and sub-layers to zero."""
+    """Dropout probability of the outputs of embeddings and sub-layers."""
     attention: AttentionConfig = AttentionConfig()
     """Heads, kernel and pattern of the attention layers."""
     position: PositionConfig = SinusoidalConfig()
-    """How a layer knows the order of its tokens."""
+    """How the order of the tokens is encoded: RoPE, ALiBi, sinusoids and others."""
     local_position: RotaryConfig | None = None
     """Rotary positions of the layers with a window (attention.pattern), if they differ (Gemma 3:
     base 10000 instead of 1000000). None: `position`, as in the other layers."""
     feedforward: FeedForwardConfig = MLPConfig()
-    """The layer after attention in each block."""
+    """The feed-forward layer of each block."""
     dense_layers: int = Field(0, ge=0)
     """First layers whose feed-forward is `dense_feedforward` (DeepSeek: 1 to 3 before the experts
     begin)."""

@@ -26,7 +26,7 @@ class NormConfig(Config):
     eps: float = Field(1e-5, gt=0)
     """Added to the variance, so that a vector of equal numbers is not divided by zero."""
     bias: bool | None = None
-    """Whether a layernorm has an additive term. None: yes. An rmsnorm never has one."""
+    """Whether a layernorm has a bias. None: yes. An rmsnorm never has one."""
     placement: Literal["before", "after", "both"] = "before"
     """before: x + f(norm(x)). after: norm(x + f(x)), as Vaswani 2017. both: x + norm(f(norm(x))),
     as Gemma 2."""
@@ -54,11 +54,11 @@ class MLPConfig(Config):
     """Settings of a layer without a gate."""
 
     width: int | None = Field(None, ge=1)
-    """Width F inside. None: four times the model's."""
+    """Inner width F (intermediate size). None: four times the model's width."""
     bias: bool = True
-    """Whether both matrices have an additive term."""
+    """Whether both linear layers have a bias."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Part of the inner numbers that training sets to zero."""
+    """Dropout probability of the activations between the two linear layers, in training."""
     kind: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
     """relu: Vaswani 2017. gelu: BERT. gelu_tanh: its tanh approximation (GPT-2). silu: also called
     swish (Marian)."""
@@ -71,12 +71,12 @@ class GatedMLPConfig(Config):
     """Settings of a layer with a gate."""
 
     width: int | None = Field(None, ge=1)
-    """Width F inside. None: 8/3 of the model's, up to a multiple of 64; it then has as many weights
-    as a layer without a gate."""
+    """Inner width F (intermediate size). None: 8/3 of the model's width, rounded up to a multiple
+    of 64, which gives as many weights as a layer without a gate."""
     bias: bool = False
-    """Whether all three matrices have an additive term."""
+    """Whether all three linear layers have a bias."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Part of the inner numbers that training sets to zero."""
+    """Dropout probability of the activations between the two linear layers, in training."""
     kind: Literal["swiglu", "geglu", "geglu_tanh", "reglu"] = "swiglu"
     """Activation of the gate. swiglu: SiLU (Llama). geglu: GELU. geglu_tanh: its tanh approximation
     (T5 1.1, Gemma). reglu: ReLU."""
@@ -106,11 +106,13 @@ class MixtureOfExpertsConfig(Config):
     shared_experts: int = Field(1, ge=0)
     """Experts that every token uses, besides the selected ones. 0: none."""
     width: int | None = Field(None, ge=1)
-    """Width F inside one expert. None: a swiglu layer's, divided by a token's experts."""
+    """Inner width F of one expert. None: that of a swiglu layer, divided by the number of experts
+    of a token."""
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     """softmax: scores of all experts sum to 1 (V2). sigmoid: independent scores (V3)."""
     correction: bool = False
-    """A number per expert added to its score for the selection, not to its weight (V3)."""
+    """Whether a bias per expert is added to its score for the selection, but not to its weight
+    (V3)."""
     num_groups: int = Field(1, ge=1)
     """Experts are divided into this many groups of consecutive experts."""
     groups_per_token: int = Field(1, ge=1)
@@ -197,7 +199,7 @@ class LMHeadConfig(Config):
     """Settings of the LM head."""
 
     bias: bool = False
-    """Whether a trained number per token is added to the logits (Marian, BERT)."""
+    """Whether the logits have a bias per token (Marian, BERT)."""
     scale: float = Field(1.0, gt=0)
     """Factor on the vectors before the product (T5 with a tied table: width ** -0.5)."""
     softcap: float | None = Field(None, gt=0)

@@ -27,13 +27,13 @@ class TrainConfig(Config):
     steps: int = Field(4000, ge=1)
     """Updates of the weights; early stopping may end the run before."""
     minutes: float | None = Field(None, ge=MIN_MINUTES)
-    """Minutes that the run takes, from reading the files to writing the model: `steps` is planned
-    after a probe of some seconds, and again with each checkpoint of save_every steps. `--time 10m`
-    sets it. None: `steps` alone counts."""
+    """Duration of the run in minutes, from reading the files to writing the model: `steps` is
+    planned after a probe of some seconds, and again with each checkpoint of save_every steps.
+    `--time 10m` sets it. None: `steps` alone counts."""
     replans: tuple[tuple[int, int], ...] = ()
-    """Plans of a run with `minutes`, as [step, steps]: after that step it had so many steps in all.
-    With them, another run gets the same learning rates and the same bits. Empty: one plan,
-    `steps`."""
+    """Plans of a run with `minutes`, as [step, steps]: after `step` the run has `steps` steps in
+    all. Another run with the same plans has the same learning rates and the same bits. Empty:
+    `steps` alone counts."""
     batch_tokens: int = Field(4096, ge=1)
     """Tokens of an update (of the target, for pairs), over all processes."""
     accumulate: int = Field(1, ge=1)
@@ -87,8 +87,8 @@ class TrainConfig(Config):
     """Also write all curves of metrics.jsonl into OUT/tensorboard. Needs the package
     tensorboard."""
     seed: int = Field(1, ge=0)
-    """Of all random draws: initial weights, order of the batches, dropout. Equal seeds give equal
-    bits."""
+    """Random seed of the initial weights, the order of the batches and dropout. Equal seeds give
+    equal bits."""
 
     def contradictions(self) -> Iterable[str]:
         """Settings that are allowed but defeat each other; the run goes on."""

@@ -39,17 +39,17 @@ class Mask(Protocol):
 
 @dataclass(frozen=True)
 class AttentionSlot:
-    """Which attention layer of a model this is."""
+    """Identifies an attention layer of a model."""
 
     layer: int = 0
     kv_index: int = 0
-    """Its index among the model's KVSpecs."""
+    """Index of the layer among the model's KVSpecs."""
     is_cross: bool = False
 
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """What all layers of a stack share in one forward pass."""
+    """The inputs that all layers of a stack share in one forward pass."""
 
     position: Position
     """Position encoding of this layer: layers with the model's pattern may have another one than
@@ -62,9 +62,9 @@ class AttentionContext:
     """Tokens of each sequence so far, the new ones included; 0 for a packed row. Only dynamic RoPE
     scaling reads it, which a packed row never exceeds."""
     mask: Mask | None = None
-    """For layers with the model's pattern."""
+    """Mask of the layers with the model's pattern."""
     full_mask: Mask | None = None
-    """For layers that attend to all keys."""
+    """Mask of the layers that attend to all keys."""
     cache: KVCache | None = None
     memory_BSD: Tensor | None = None
     """Encoder output for cross-attention."""
@@ -88,7 +88,7 @@ class AttentionCall(Generic[View_co]):
     softcap: float | None = None
     """Scores are limited to -softcap..softcap by softcap * tanh(score / softcap). None: no cap."""
     dropout: float = 0.0
-    """Share of the weights that are dropped."""
+    """Dropout probability of the weights."""
 
     @property
     def softmax_scale(self) -> float:

@@ -75,22 +75,25 @@ class LatentConfig(Config):
     """Sizes of multi-head latent attention (DeepSeek-V2). None: derived from the head size."""
 
     kv_rank: int | None = Field(None, ge=1)
-    """Width of the compressed row that the cache stores. None: 4 x head size, as in DeepSeek."""
+    """Width of the latent row that the KV cache stores (kv_lora_rank). None: 4 x head size, as in
+    DeepSeek."""
     query_rank: int | None = Field(None, ge=1)
-    """Width to which queries are compressed before they are split into heads (DeepSeek-V3: 1536).
-    None: they are not."""
+    """Width to which queries are compressed (q_lora_rank; DeepSeek-V3: 1536). None: no
+    compression."""
     nope_size: int | None = Field(None, ge=1)
-    """Part of each key without a position. None: head size."""
+    """Head dimension of queries and keys without RoPE. None: the head size."""
     rope_size: int | None = Field(None, ge=2)
-    """Part of the key with the position, shared by all heads. None: half the head size."""
+    """Head dimension of queries and keys with RoPE; this part of a key is shared by all heads.
+    None: half the head size."""
     value_size: int | None = Field(None, ge=1)
-    """Numbers of the value vector of each head. None: the head size."""
+    """Head dimension of the values, which may differ from that of queries and keys. None: the head
+    size."""
     norm_eps: float | None = Field(None, gt=0)
     """eps of the norms over latent rows. None: as for the other norms. DeepSeek: always 1e-6."""
     form: Literal["auto", "expanded", "absorbed"] = "auto"
     """expanded: keys and values of every head are computed from the latent rows. absorbed: queries
-    meet the latent rows themselves. auto: the cheaper form for the number of queries, by formula.
-    """
+    attend to the latent rows directly. auto: the form with fewer operations for the number of
+    queries."""
 
 
 class AttentionConfig(Config):
@@ -104,20 +107,20 @@ class AttentionConfig(Config):
     num_kv_heads: int | None = Field(None, ge=1)
     """Groups of gqa. None: a quarter of the heads, at least two, where that divides them."""
     head_size: int | None = Field(None, ge=1)
-    """Numbers of one query, key or value vector (C). None: width / num_heads."""
+    """Head dimension C: size of a query, key or value vector. None: width / num_heads."""
     bias: bool = False
-    """Whether the query, key and value projections have an additive term (Qwen2, GPT-2)."""
+    """Whether the query, key and value projections have a bias (Qwen2, GPT-2)."""
     out_bias: bool | None = None
-    """Whether the projection of the concatenated heads has an additive term. None: as `bias`."""
+    """Whether the output projection W_O has a bias. None: as `bias`."""
     qk_norm: bool = False
     """RMSNorm on each query and key head before their product (Qwen3, Gemma 3)."""
     softcap: float | None = Field(None, gt=0)
-    """50.0: scores are limited to -50..50 by 50 tanh(s / 50) (Gemma 2). None: no limit."""
+    """Softcap of the scores. 50.0: limited to -50..50 by 50 tanh(s / 50) (Gemma 2). None: no
+    limit."""
     scale: float | None = Field(None, gt=0)
     """Factor on q . k. None: 1 / sqrt(head size). T5 uses 1.0."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of attention weights dropped in training. Above 0 the reference kernel is used in
-    training."""
+    """Dropout probability of the attention weights. Above 0, training uses the reference kernel."""
     kernel: Literal["auto", "reference", "flash", "sparse"] = "auto"
     """How attention is computed; results agree up to rounding. auto: sparse for long texts whose
     pattern allows few keys, otherwise flash. reference: as in the paper."""

@@ -55,10 +55,10 @@ class PositionConfigBase(Config):
 
 class NoPositionConfig(PositionConfigBase):
     """No position encoding. The causal mask alone gives a decoder some information about order
-    (NoPE, Haviv 2022); an encoder without positions treats its input as a bag of words."""
+    (NoPE, Haviv 2022); an encoder without positions ignores the order of its input."""
 
     kind: Literal["none"] = "none"
-    """No position encoding: without a causal mask, attention is a bag of words."""
+    """No position encoding: without a causal mask, attention ignores the order of the tokens."""
 
 
 class SinusoidalConfig(PositionConfigBase):
