@@ -23,6 +23,7 @@ import io
 import json
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,17 +88,20 @@ class FileTrace:
 
 
 class ConstructionTrace:
-    """Classes of Weft that are constructed while a trace is active, and how often."""
+    """Classes of Weft that are constructed while a trace is active, and how often: in this thread,
+    and in those that start meanwhile, as the engine thread."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
 
     def __enter__(self) -> ConstructionTrace:
+        threading.setprofile(self.count)
         sys.setprofile(self.count)
         return self
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(None)
+        threading.setprofile(None)
 
     def count(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
