@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.core.quantized import QuantizedMatrix, dequantised, fields_of, words_of
+from weft.core.quantized import QuantizedMatrix, dequantize_blocks, fields_of, words_of
 
 
 def test_a_word_holds_its_first_input_lowest() -> None:
@@ -39,6 +39,6 @@ def test_the_middle_of_a_symmetric_block_keeps_the_sign_of_its_zero() -> None:
     """As (q - 8) * scale has it; sums of the packed product cannot tell."""
     quants, scales = torch.randint(0, 16, (1, 64)), torch.tensor([[-0.5, 0.25]])
     expected = (quants - 8) * scales.repeat_interleave(32, 1)
-    result = dequantised(quants, scales, -8 * scales)
+    result = dequantize_blocks(quants, scales, -8 * scales)
     assert (expected == 0).any() and result.equal(expected)
     assert result.signbit().equal(expected.signbit())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.native.test_packed import blocks
-from weft.core.quantized import dequantised
+from weft.core.quantized import dequantize_blocks
 from weft.native import packed as module
 from weft.native.kernels import embedding_rows
 from weft.native.packed import dequantize, pack, pack_blocks
@@ -25,9 +25,9 @@ def test_floats_come_back_bit_for_bit(outputs: int) -> None:
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
 @pytest.mark.parametrize("bits", [4, 8])
-def test_few_bits_come_back_as_they_are_dequantised(bits: int, outputs: int) -> None:
+def test_few_bits_come_back_as_they_are_dequantized(bits: int, outputs: int) -> None:
     inputs = blocks(bits, outputs)
-    expected = dequantised(*inputs)
+    expected = dequantize_blocks(*inputs)
     packed = pack_blocks(*inputs)
     assert packed.kind == f"q{bits}"
     assert dequantize(packed).view(torch.int32).equal(expected.view(torch.int32))

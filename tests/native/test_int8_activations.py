@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.native.test_packed import blocks
-from weft.core.quantized import dequantised
+from weft.core.quantized import dequantize_blocks
 from weft.native.kernels import linear, linear_top_k
 from weft.native.packed import PackedMatrix, pack_blocks
 
@@ -20,7 +20,7 @@ def rounded_weight(bits: int, outputs: int = 101) -> tuple[PackedMatrix, Tensor]
     """A packed weight that asks for rounded inputs, and its numbers."""
     quants, scales, minima = blocks(bits, outputs, INPUTS)
     packed = replace(pack_blocks(quants, scales, minima), int8_activations=True)
-    return packed, dequantised(quants, scales, minima)
+    return packed, dequantize_blocks(quants, scales, minima)
 
 
 def rounded(x: Tensor) -> Tensor:

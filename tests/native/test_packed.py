@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from weft.core.errors import UsageError
-from weft.core.quantized import dequantised
+from weft.core.quantized import dequantize_blocks
 from weft.native import packed as module
 from weft.native.kernels import linear
 from weft.native.packed import PackedMatrix, pack, pack_blocks, panels
@@ -31,9 +31,12 @@ def test_a_panel_holds_neighbouring_outputs_input_by_input() -> None:
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [1, 2, 7, 40])
-def test_few_bits_give_the_bits_of_the_dequantised_weight(bits: int, rows: int) -> None:
+def test_few_bits_give_the_bits_of_the_dequantized_weight(bits: int, rows: int) -> None:
     quants, scales, minima = blocks(bits)
-    few, all_bits = pack_blocks(quants, scales, minima), pack(dequantised(quants, scales, minima))
+    few, all_bits = (
+        pack_blocks(quants, scales, minima),
+        pack(dequantize_blocks(quants, scales, minima)),
+    )
     assert (few.kind, all_bits.kind) == (f"q{bits}", "f32")
     assert few.num_bytes < all_bits.num_bytes * (0.17 if bits == 4 else 0.28)
     x = torch.randn(rows, 96)
@@ -44,8 +47,8 @@ def test_few_bits_give_the_bits_of_the_dequantised_weight(bits: int, rows: int) 
 
 def test_a_symmetric_4_bit_weight_is_one_with_a_minimum() -> None:
     quants, scales, _ = blocks(4)
-    symmetric = dequantised(quants - 8, scales, None)
-    assert dequantised(quants, scales, -8 * scales).equal(symmetric)
+    symmetric = dequantize_blocks(quants - 8, scales, None)
+    assert dequantize_blocks(quants, scales, -8 * scales).equal(symmetric)
     x = torch.randn(3, 96)
     assert linear(x, pack_blocks(quants, scales, -8 * scales)).equal(linear(x, pack(symmetric)))
 
@@ -55,7 +58,7 @@ def test_scales_that_half_floats_cannot_hold_make_a_float_weight() -> None:
     few = pack_blocks(quants, scales + 1e-7)
     assert few.kind == "f32"
     x = torch.randn(2, 96)
-    assert linear(x, few).equal(linear(x, pack(dequantised(quants, scales + 1e-7, None))))
+    assert linear(x, few).equal(linear(x, pack(dequantize_blocks(quants, scales + 1e-7, None))))
 
 
 def test_without_the_library_few_bits_become_a_plain_weight(
@@ -65,7 +68,7 @@ def test_without_the_library_few_bits_become_a_plain_weight(
     quants, scales, minima = blocks(4)
     few = pack_blocks(quants, scales, minima)
     assert not few.is_native
-    assert few.data.equal(dequantised(quants, scales, minima))
+    assert few.data.equal(dequantize_blocks(quants, scales, minima))
 
 
 def test_scales_of_another_shape_are_refused() -> None:

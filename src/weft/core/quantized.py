@@ -40,7 +40,7 @@ class QuantizedMatrix:
 
     def numbers(self) -> Tensor:
         """The float32 numbers, [..., I]."""
-        return dequantised(fields_of(self.words, BITS[self.kind]), self.scales, self.minima)
+        return dequantize_blocks(fields_of(self.words, BITS[self.kind]), self.scales, self.minima)
 
 
 def words_of(quants: Tensor, bits: int) -> Tensor:
@@ -58,7 +58,7 @@ def fields_of(words: Tensor, bits: int) -> Tensor:
     return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)
 
 
-def dequantised(quants: Tensor, scales: Tensor, minima: Tensor | None) -> Tensor:
+def dequantize_blocks(quants: Tensor, scales: Tensor, minima: Tensor | None) -> Tensor:
     """scale * q + minimum in float32, with the rounding of checkpoint/gguf/dequantize.py. quants:
     [..., I]; scales and minima: [..., I / 32]."""
     weight = quants.float().unflatten(-1, (-1, GROUP))

@@ -20,7 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.core.quantized import BITS, GROUP, Kind, QuantizedMatrix, dequantised, fits_half, words_of
+from weft.core.quantized import (
+    BITS,
+    GROUP,
+    Kind,
+    QuantizedMatrix,
+    dequantize_blocks,
+    fits_half,
+    words_of,
+)
 from weft.native.library import address, native
 
 PLUS_128 = -0x7F7F7F80
@@ -104,7 +112,7 @@ def pack_blocks(quants_OI: Tensor, scales: Tensor, minima: Tensor | None = None)
             f"inputs share a scale. Use scales of [outputs, inputs / {GROUP}]."
         )
     if not (fits_half(scales) and (minima is None or fits_half(minima))):
-        return pack(dequantised(quants_OI, scales, minima))
+        return pack(dequantize_blocks(quants_OI, scales, minima))
     words = words_of(quants_OI, 8 if minima is None else 4)
     half_minima = None if minima is None else minima.half()
     return pack_quantized(QuantizedMatrix(words, scales.half(), half_minima))

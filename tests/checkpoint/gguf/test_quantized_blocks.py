@@ -1,4 +1,4 @@
-"""Blocks that stay in few bits have the numbers that dequantising them gives, bit for bit."""
+"""Blocks that stay in few bits have the numbers that dequantizing them gives, bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def taken(name: str, blocks: np.ndarray, rows: int) -> QuantizedMatrix | None:
 
 
 @pytest.mark.parametrize("name", REPACK)
-def test_random_blocks_have_the_bits_that_dequantising_gives(name: str) -> None:
+def test_random_blocks_have_the_bits_that_dequantizing_gives(name: str) -> None:
     blocks = random_blocks(name, 60)
     blocks[:5, 4:] = 0x88  # the middle of Q4_0, which is -0 where the scale is negative
     few = taken(name, blocks, rows=12)

@@ -349,7 +349,7 @@ class PlanBuilder:
         )
 
 
-Drafter = Callable[[Request, Sequence], list[int]]
+ProposeDrafts = Callable[[Request, Sequence], list[int]]
 """Proposes the next tokens of a decoding sequence; a proposal that is too long is cut."""
 
 
@@ -361,10 +361,10 @@ class DraftBudget:
     """
 
     def __init__(
-        self, drafter: Drafter, num_tokens: int, num_running: int, kv_cache: KVCacheManager
+        self, propose: ProposeDrafts, num_tokens: int, num_running: int, kv_cache: KVCacheManager
     ) -> None:
         """`num_tokens`: what is left of the token budget after one token per decoding sequence."""
-        self.drafter, self.num_tokens = drafter, num_tokens // 2
+        self.propose, self.num_tokens = propose, num_tokens // 2
         self.num_pages = kv_cache.num_available - num_running * len(kv_cache.windows)
 
     def add_drafts(self, group: SequenceGroup, sequence: Sequence, chunk: Chunk) -> None:
@@ -374,7 +374,7 @@ class DraftBudget:
         limit = min(self.num_tokens, group.request.max_tokens - sequence.num_generated - 1)
         if limit < 1 or group.will_fork or tables is None:
             return
-        drafts = self.drafter(group.request, sequence)[:limit]
+        drafts = self.propose(group.request, sequence)[:limit]
         num_needed = tables.num_pages_needed(chunk.start, chunk.end + len(drafts))
         if num_needed > self.num_pages:
             return

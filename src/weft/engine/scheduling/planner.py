@@ -31,10 +31,10 @@ from weft.engine.scheduling.layered_prefill import LayeredPrefill
 from weft.engine.scheduling.plan import (
     Chunk,
     DraftBudget,
-    Drafter,
     MultiStepGroup,
     Plan,
     PlanBuilder,
+    ProposeDrafts,
     SequenceId,
     can_run_multi_step,
     next_chunks,
@@ -58,12 +58,12 @@ class Planner:
         self.stream_start = StreamStart(state)
         self.admission = Admission(state.config, state.kv_cache, state.statistics, state.now)
 
-    def plan(self, step: int, drafter: Drafter | None) -> Plan:
+    def plan(self, step: int, propose: ProposeDrafts | None) -> Plan:
         builder = PlanBuilder(step, self.config.token_budget, self.config.encoder_budget)
         self.force_preemption(builder)
         num_forced = builder.num_preempted
         hold_seconds = self.stream_start.seconds()
-        self.schedule_decodes(builder, drafter, hold_seconds > 0.0)
+        self.schedule_decodes(builder, propose, hold_seconds > 0.0)
         self.limit_latency(builder, hold_seconds)
         if self.latency.has_stream and step % MEASURE_EVERY == 0:
             pass  # the time of a step that only decodes changes with the load and the contexts
@@ -75,7 +75,7 @@ class Planner:
                 self.admit(builder)
             self.divide_layers(builder)
         if hold_seconds and builder.is_empty:  # the prompts wait for pages
-            self.schedule_decodes(builder, drafter)
+            self.schedule_decodes(builder, propose)
         if self.config.num_steps > 1 and builder.layered is None:
             self.plan_multi_step(builder)
         self.state.waiting.count(builder)
@@ -83,7 +83,7 @@ class Planner:
         return builder.build()
 
     def schedule_decodes(
-        self, builder: PlanBuilder, drafter: Drafter | None, holds_streams: bool = False
+        self, builder: PlanBuilder, propose: ProposeDrafts | None, holds_streams: bool = False
     ) -> None:
         """Every decoding group computes one token per sequence, and drafts if the budget allows.
         `holds_streams`: except for streams that have begun."""
@@ -91,9 +91,9 @@ class Planner:
         if holds_streams:
             groups = [group for group in groups if not has_begun(group)]
         drafts = None
-        if drafter is not None:
+        if propose is not None:
             num_left = builder.budget - sum(len(group.sequences) for group in groups)
-            drafts = DraftBudget(drafter, num_left, self.state.num_running, self.kv_cache)
+            drafts = DraftBudget(propose, num_left, self.state.num_running, self.kv_cache)
         for group in groups:
             if group.request.id not in self.state.running:
                 continue

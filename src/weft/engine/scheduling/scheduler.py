@@ -30,7 +30,7 @@ from weft.engine.config import SchedulerConfig
 from weft.engine.scheduling.admission import check_request
 from weft.engine.scheduling.audit import check_pages
 from weft.engine.scheduling.commit import commit_group, sequences_at_limit
-from weft.engine.scheduling.plan import Appended, Chunk, Drafter, Forked, Plan, SequenceId
+from weft.engine.scheduling.plan import Appended, Chunk, Forked, Plan, ProposeDrafts, SequenceId
 from weft.engine.scheduling.planner import Planner
 from weft.engine.scheduling.scheduler_state import SchedulerLoad, SchedulerState
 from weft.engine.scheduling.sequence import Request, RequestTimes, SequenceGroup
@@ -84,7 +84,7 @@ class Scheduler:
         check_request(request, self.config, self.kv_cache)
         self.state.add(request)
 
-    def schedule(self, drafter: Drafter | None = None) -> Plan:
+    def schedule(self, propose: ProposeDrafts | None = None) -> Plan:
         """Plan the next step. Allocates pages; sequences change only at `commit`."""
         assert self.in_flight is None, "the last plan was neither committed nor rolled back"
         statistics = self.statistics
@@ -92,7 +92,7 @@ class Scheduler:
         statistics.steps += 1
         self.kv_cache.pool.step = statistics.steps
         num_cached = statistics.cached_tokens + statistics.cached_source_tokens
-        plan = self.in_flight = self.planner.plan(statistics.steps, drafter)
+        plan = self.in_flight = self.planner.plan(statistics.steps, propose)
         self.num_cached = statistics.cached_tokens + statistics.cached_source_tokens - num_cached
         statistics.computed_tokens += plan.num_tokens
         statistics.encoded_tokens += plan.num_encoder_tokens
