@@ -37,12 +37,15 @@ class TraceServer:
         self.traces: dict[str, Trace] = {}
         self.failures: list[Response] = []
         self.delay = 0.0
+        self.lock = threading.Lock()
+        """Of whoever runs a model: hooks of two threads would see each other's numbers."""
         routes = [
             Route("/health", lambda request: Response("ok")),
             Route("/server_info", self.server_info),
             Route("/look", self.look, methods=["POST"]),
             Route("/look/{id}/array", self.array),
             Route("/look/{id}/neighbors", self.neighbors),
+            Route("/look/{id}/lens", self.lens),
             Mount("/", PageApp()),
         ]
         config = uvicorn.Config(
@@ -90,15 +93,16 @@ class TraceServer:
             return self.failures.pop(0)
         one = self.models[body["model"]]
         try:
-            trace = record(
-                one.model,
-                one.tokenizer,
-                body["text"],
-                body.get("target"),
-                ablate=[tuple(head) for head in body.get("ablate", [])],
-                detail=body.get("detail", "auto"),
-                name=body["model"],
-            )
+            with self.lock:
+                trace = record(
+                    one.model,
+                    one.tokenizer,
+                    body["text"],
+                    body.get("target"),
+                    ablate=[tuple(head) for head in body.get("ablate", [])],
+                    detail=body.get("detail", "auto"),
+                    name=body["model"],
+                )
         except UsageError as error:
             return JSONResponse({"error": {"message": str(error)}}, 400)
         self.traces[trace.id] = trace
@@ -108,8 +112,18 @@ class TraceServer:
         trace = self.traces.get(request.path_params["id"])
         if trace is None:
             return JSONResponse({"error": {"message": "gone", "code": "trace_expired"}}, 404)
-        found = trace.neighbors(request.query_params["side"], int(request.query_params["token"]))
+        side, token = request.query_params["side"], int(request.query_params["token"])
+        with self.lock:
+            found = trace.neighbors(side, token)
         return JSONResponse({"neighbors": [asdict(one) for one in found]})
+
+    def lens(self, request: Request) -> Response:
+        trace = self.traces.get(request.path_params["id"])
+        if trace is None:
+            return JSONResponse({"error": {"message": "gone", "code": "trace_expired"}}, 404)
+        positions = [int(one) for one in request.query_params.getlist("token")]
+        with self.lock:
+            return JSONResponse(asdict(trace.logit_lens(positions)))
 
     def array(self, request: Request) -> Response:
         trace = self.traces.get(request.path_params["id"])
@@ -117,6 +131,7 @@ class TraceServer:
             return JSONResponse({"error": {"message": "gone", "code": "trace_expired"}}, 404)
         query = request.query_params
         head, row = (int(query[key]) if key in query else None for key in ("head", "row"))
-        values = np.ascontiguousarray(trace.array(query["name"], head, row), dtype="<f4")
+        with self.lock:
+            values = np.ascontiguousarray(trace.array(query["name"], head, row), dtype="<f4")
         shape = ",".join(map(str, values.shape))
         return Response(values.tobytes(), headers={"x-shape": shape, "x-dtype": "float32"})

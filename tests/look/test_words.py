@@ -71,6 +71,8 @@ def test_a_phrase_may_be_any_part_of_the_text():
     assert occurrences(text, "it") == [0, 9, 13]
     assert tokens_of_text(tokens, text, "a b") == (6, 7, 8)
     assert tokens_of_text(tokens, text, "it#3") == (13, 14)
-    for wrong in ("it#4", "", "x"):
-        with pytest.raises(UsageError, match="is not in the text"):
+    for wrong in ("", "x"):
+        with pytest.raises(UsageError, match=f"'{wrong}' is not in the text. Use a part"):
             tokens_of_text(tokens, text, wrong)
+    with pytest.raises(UsageError, match="'it#4' .* 'it' occurs 3 times there. Use it#1 to it#3"):
+        tokens_of_text(tokens, text, "it#4")

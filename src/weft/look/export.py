@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.errors import UsageError
 from weft.look.assets import page_sources
 from weft.look.modules import compact, joined_modules
-from weft.look.trace_data import Array
+from weft.look.trace_data import Array, LogitLens
 from weft.look.trace_json import encode, to_json
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def notebook_frame(trace: Trace) -> str:
 
 def file_json(trace: Trace) -> dict[str, Any]:
     """The trace with all numbers that the page shows, as far as they fit."""
-    data = to_json(replace(trace, detail="auto"))
+    data = to_json(replace(trace, detail="auto", lens=lens_of(trace)))
     arrays: dict[str, Any] = data["arrays"]
     room = MAX_BYTES - sum(len(entry["b64"]) for entry in arrays.values())
     left_out: set[str] = set()
@@ -84,6 +84,14 @@ def file_json(trace: Trace) -> dict[str, Any]:
         note = f"left out of this file of at most {MAX_BYTES // 10**6} MB: {names}"
         data["limits"]["notes"].append(note)
     return data
+
+
+def lens_of(trace: Trace) -> LogitLens | None:
+    """The logit lens of all positions, computed if the model is there and the text is short."""
+    has_logits = trace.has(f"{trace.model.main_part}.logits")
+    if trace.lens is not None or trace.source is None or trace.limits.reduced or not has_logits:
+        return trace.lens
+    return trace.logit_lens()
 
 
 def shown_arrays(trace: Trace) -> Iterator[tuple[str, Array]]:

@@ -107,6 +107,25 @@ class NeighborsResult(BaseModel):
     """Best first."""
 
 
+class NextTokenResult(BaseModel):
+    """A token that may come next."""
+
+    id: int
+    text: str
+    bytes: str
+    logit: float
+    p: float
+
+
+class LensResult(BaseModel):
+    """The answer of /look/{id}/lens."""
+
+    stack: str
+    positions: list[int]
+    top: list[list[list[NextTokenResult]]]
+    """By layer and position, best first."""
+
+
 class PromptBody(BaseModel):
     """A prompt to compare."""
 

@@ -1,4 +1,4 @@
-"""HTTP routes of traces: POST /look, GET /look/{id}/array and neighbors, POST /look/why.
+"""HTTP routes of traces: POST /look, GET /look/{id}/array, neighbors and lens, POST /look/why.
 
     router = look_router(host)          create_app(service, routers=[router])
 
@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from fastapi import APIRouter, Depends, Query
 from fastapi import Path as PathPart
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -31,10 +32,12 @@ from weft.engine.client import translation
 from weft.engine.engine import Engine
 from weft.engine.scheduling.sequence import Request as EngineRequest
 from weft.look.host import LookCall, LookHost, LookModel
+from weft.look.logit_lens import lens_units
 from weft.look.prefix_sharing import CachedPrompt, compare_prefixes
 from weft.look.recorder import trace_units
 from weft.look.route_bodies import (
     ArrayResult,
+    LensResult,
     NeighborsResult,
     PromptBody,
     SharingBody,
@@ -52,6 +55,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_SECONDS = 2
+MAX_LENS = 64
+"""Positions of one request of the logit lens."""
+Position = Annotated[int, Field(ge=0)]
 BINARY = "application/octet-stream"
 
 
@@ -129,6 +135,13 @@ class TraceRoutes:
             {"token": token_id, "neighbors": [asdict(one) for one in found]}
         )
 
+    async def lens(self, trace_id: str, positions: Sequence[int], call: LookCall) -> Response:
+        """The logit lens of some positions of a stored trace."""
+        stored = self.find(trace_id, call)
+        units = last_of(lens_units(stored.trace, positions))
+        found = await call.run(asyncio.wrap_future(stored.model.engine.run_units(units)))
+        return self.host.json_response(asdict(found))
+
     def json_array(self, name: str, values: Array) -> Response:
         entry = {"name": name, "shape": list(values.shape), "dtype": "float32"}
         return self.host.json_response({**entry, "values": np.ascontiguousarray(values)})
@@ -194,6 +207,14 @@ def look_router(host: LookHost) -> APIRouter:
         """The tokens of the vocabulary whose embeddings are most similar, by cosine."""
         return await routes.neighbors(id, side, token, call)
 
+    async def lens(
+        id: Annotated[str, PathPart(max_length=100)],
+        token: Annotated[list[Position], Query(min_length=1, max_length=MAX_LENS)],
+        call: Any = allowed,
+    ) -> Response:
+        """The most likely next tokens after each layer, at some positions."""
+        return await routes.lens(id, token, call)
+
     async def why(body: SharingBody, call: Any = allowed) -> Response:
         """Why a prompt did not share the cached prefix of an earlier one."""
         return await routes.why(body, call)
@@ -204,6 +225,7 @@ def look_router(host: LookHost) -> APIRouter:
     add(router, "POST", "/look", trace, TraceResult)
     add(router, "GET", "/look/{id}/array", array, ArrayResult, binary)
     add(router, "GET", "/look/{id}/neighbors", neighbors, NeighborsResult)
+    add(router, "GET", "/look/{id}/lens", lens, LensResult)
     add(router, "POST", "/look/why", why, SharingResult)
     return router
 

@@ -155,7 +155,8 @@ def overview(trace: Trace, style: ViewStyle, selection: Selection | None = None)
     stack = trace.model.main_part
     if trace.candidates.get(stack):
         lines += ["", *next_view(trace, style)]
-    return [*lines, *(f"note: {note}" for note in trace.limits.notes)]
+    notes = [f"note: {note}" for note in trace.limits.notes]
+    return [*lines, "", *notes] if notes else lines
 
 
 def model_line(trace: Trace, style: ViewStyle) -> str:

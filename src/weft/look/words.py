@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from weft.core.errors import UsageError
+from weft.look.terminal import plural
 from weft.look.trace_data import TraceToken, Word
 from weft.text.tokenizer import Offset, Tokenizer, Tokens
 
@@ -138,10 +139,15 @@ def tokens_of_text(tokens: Sequence[TraceToken], text: str, phrase: str) -> tupl
     if match and phrase not in text:
         name, number = match[1], int(match[2])
     starts = occurrences(text, name)
-    if not starts or not 1 <= number <= len(starts):
+    if not starts:
         raise UsageError(
-            f"'{phrase}' is not in the text: '{name}' occurs {len(starts)} times there. Use a part "
-            "of the text, and for its second occurrence add #2."
+            f"'{name}' is not in the text. Use a part of the text as it is written there, and for "
+            "its second occurrence add #2."
+        )
+    if not 1 <= number <= len(starts):
+        raise UsageError(
+            f"'{phrase}' is not in the text: '{name}' occurs {plural(len(starts), 'time')} there. "
+            f"Use {name}#1 to {name}#{len(starts)}."
         )
     if len(starts) > 1 and match is None:
         raise UsageError(

@@ -12,6 +12,8 @@ import { cellAfterKey, paintMatrix } from "./heatmap_canvas.js";
 const LABELED_CELL = 14;
 const LARGEST_CELL = 32;
 const LABEL_WIDTH = 72;
+/** Beside labels that are turned because they are long: one character, or East Asian writing. */
+const NEVER_TURNED = /^.$|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/u;
 
 /**
  * @typedef {Object} LabeledMatrix
@@ -95,10 +97,11 @@ function matrixLabels({ rowLabels, columnLabels, row, column }, { left, top, cel
   const rows = rowLabels.map((label, i) =>
     svg("text", { x: left - 6, y: top + (i + 0.5) * cell + 4, "text-anchor": "end", class: i === row ? "label chosen" : "label" }, fitLabel(label, LABEL_WIDTH)),
   );
+  const doAllFit = columnLabels.every((label) => labelPixels(label) <= cell);
   const columns = columnLabels.map((label, i) => {
     const x = left + (i + 0.5) * cell;
     const text = fitLabel(label, LABEL_WIDTH);
-    const isUpright = labelPixels(text) <= cell;
+    const isUpright = labelPixels(text) <= cell && (doAllFit || NEVER_TURNED.test(text));
     const turn = isUpright ? { x, y: top - 6, "text-anchor": "middle" } : { transform: `translate(${x + 4},${top - 6}) rotate(-90)` };
     return svg("text", { ...turn, class: i === column ? "label chosen" : "label" }, text);
   });

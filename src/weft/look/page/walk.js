@@ -10,6 +10,7 @@ import { debounced, h, replaceContent, uniqueId } from "./dom.js";
 import { hasText, t } from "./i18n.js";
 import { formatShare } from "./numbers.js";
 import { emptyState, errorState, examplesOf, loadingState } from "./states.js";
+import { MissingArray } from "./trace_reader.js";
 import { panelsOf } from "./walk_panels.js";
 import { tokenProbability } from "./walk_output.js";
 import { createTour } from "./walk_tour.js";
@@ -231,6 +232,11 @@ function walkOf(session, trace) {
     },
     neighbors: (side, token) => {
       const path = `/look/${encodeURIComponent(trace.trace.id)}/neighbors?${new URLSearchParams({ side, token })}`;
+      return readStored(session, trace.trace, path, getJson);
+    },
+    lens: (positions) => {
+      if (!session.hasServer) throw new MissingArray("lens");
+      const path = `/look/${encodeURIComponent(trace.trace.id)}/lens?${new URLSearchParams(positions.map((one) => ["token", one]))}`;
       return readStored(session, trace.trace, path, getJson);
     },
     ablate: (heads) => postTrace(session, {}, { ablate: heads, target: trace.trace.target ?? undefined }),

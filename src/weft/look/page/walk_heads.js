@@ -25,7 +25,7 @@ const shownWords = new WeakMap();
 /** Panel 8. @param {import("./walk_panel.js").Walk} walk */
 export function headsPanel(walk) {
   const { trace } = walk;
-  const view = { sort: "layer", part: "", heads: [], ablated: new Set(), pair: null, tiles: new Map() };
+  const view = { sort: "layer", part: "", heads: [], ablated: new Set(), pair: null, tiles: new Map(), shown: null };
   const grid = h("div", { class: "head-grid", role: "group" });
   const finder = createFinder(walk);
   const ablation = createAblation(walk, view);
@@ -36,7 +36,7 @@ export function headsPanel(walk) {
     id: "heads",
     isOpen: true,
     question: () => t("walk.p8.title"),
-    content: [sort.element, grid, ablation.element, finder.element],
+    content: [finder.element, sort.element, grid, ablation.element],
     draw: async (selection, isOpen) => {
       view.heads = await headStatistics(trace, selection);
       if (isOpen) {
@@ -82,6 +82,16 @@ function drawGrid(walk, view, grid, selection, ablation) {
     const matrix = thumbnailMatrix(walk.trace, selection.part, tile);
     if (matrix) paintMatrix(tile.canvas, matrix, palette, THUMBNAIL);
   }
+  const chosen = tiles.find((tile) => tile.button.tabIndex === 0);
+  if (chosen && view.shown !== chosen) showInBox(grid, chosen.element);
+  view.shown = chosen;
+}
+
+/** Scroll the box of the heads, and nothing else, so that the chosen one can be seen. */
+function showInBox(grid, element) {
+  const [box, one] = [grid.getBoundingClientRect(), element.getBoundingClientRect()];
+  if (one.top < box.top) grid.scrollTop -= box.top - one.top;
+  else if (one.bottom > box.bottom) grid.scrollTop += one.bottom - box.bottom;
 }
 
 function headTile(walk, view, { part, layer, head, entropy, pair }, ablation) {

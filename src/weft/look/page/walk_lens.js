@@ -23,27 +23,58 @@ export function lensPanel(walk) {
   const { trace } = walk;
   const box = h("div", { class: "scroll-box", tabindex: "0", role: "group", "aria-label": t("walk.p13.title") });
   const top = h("p", { class: "readout" });
-  const view = { layer: null };
+  const view = { layer: null, lens: null };
+  const reader = new LensReader(walk);
   const panel = createPanel(walk, {
     id: "lens",
     question: () => t("walk.p13.title"),
     content: [box, top],
     draw: async (selection, isOpen) => {
-      const lens = trace.trace.lens;
-      if (!lens) return t("walk.p13.large");
+      if (!isOpen && !trace.trace.lens) return t("walk.p13.open", { layers: trace.stacks[trace.headStack] });
       const token = outputToken(trace, selection);
+      const lens = await reader.read(shownPositions(trace, token));
       const place = lens.positions.indexOf(token);
       if (isOpen) {
+        view.lens = lens;
         replaceContent(box, lensPicture(walk, lens, { token, selection, view, update: () => panel.update() }));
         replaceContent(top, topFive(lens, view.layer ?? lens.top.length - 1, place));
       }
       return lensLine(trace, lens, token, place);
     },
     picture: () => box.querySelector("svg"),
-    table: () => lensTable(trace),
+    table: () => lensTable(trace, view.lens),
     maths: () => [formula("softmax", "(", sub("W", "vocab"), "norm", "(", sub("x", "layer"), ")", ")")],
   });
   return panel;
+}
+
+/** Columns of the picture: around the chosen token, or this alone where each is a pass of its own. */
+function shownPositions(trace, token) {
+  const { length } = trace.tokensOf(trace.headStack);
+  if (trace.trace.limits.reduced) return [token];
+  const first = Math.max(0, Math.min(length - MAX_COLUMNS, token - MAX_COLUMNS / 2));
+  return Array.from({ length: Math.min(length, MAX_COLUMNS) }, (_, i) => first + i);
+}
+
+/** The lens of some positions: that of the trace, or what the server computes, which is kept. */
+class LensReader {
+  constructor(walk) {
+    this.walk = walk;
+    this.columns = new Map();
+    this.keep(walk.trace.trace.lens);
+  }
+
+  keep(lens) {
+    lens?.positions.forEach((position, place) => this.columns.set(position, lens.top.map((rows) => rows[place])));
+  }
+
+  async read(positions) {
+    const missing = positions.filter((one) => !this.columns.has(one));
+    if (missing.length) this.keep(await this.walk.lens(missing));
+    const columns = positions.map((one) => this.columns.get(one));
+    const top = columns[0].map((_, layer) => columns.map((column) => column[layer]));
+    return { stack: this.walk.trace.headStack, positions, top };
+  }
 }
 
 function lensLine(trace, lens, token, place) {
@@ -57,14 +88,14 @@ function lensLine(trace, lens, token, place) {
 /** Layers from the last, at the top, to the first; columns are positions. */
 function lensPicture(walk, lens, { token, selection, view, update }) {
   const tokens = walk.trace.tokensOf(lens.stack);
-  const first = Math.max(0, Math.min(lens.positions.length - MAX_COLUMNS, lens.positions.indexOf(token) - MAX_COLUMNS / 2));
-  const shown = lens.positions.slice(first, first + MAX_COLUMNS);
+  const shown = lens.positions;
   const layers = lens.top.length;
   const [left, head] = [40, 24];
   const cells = lens.top.flatMap((rows, layer) =>
-    shown.map((position, column) => lensCell(rows[first + column][0], {
+    shown.map((position, column) => lensCell(rows[column][0], {
       x: left + column * LENS_CELL,
       y: head + (layers - 1 - layer) * LENS_ROW,
+      name: (best) => t("walk.p13.cell", { token: labelOf(tokens[position]), layer, next: labelOf(best), p: formatShare(best.p, 4) }),
       isChosen: position === token && layer === (view.layer ?? layers - 1),
       choose: () => {
         view.layer = layer;
@@ -81,11 +112,11 @@ function lensPicture(walk, lens, { token, selection, view, update }) {
   return svg("svg", { ...size, class: "wide" }, cells, names, numbers);
 }
 
-function lensCell(best, { x, y, isChosen, choose }) {
+function lensCell(best, { x, y, name, isChosen, choose }) {
   return svg(
     "g",
-    { class: "lens-cell", "aria-label": `${labelOf(best)} ${formatShare(best.p, 4)}`, on: { click: choose } },
-    svg("title", {}, `${labelOf(best)} ${formatShare(best.p, 4)}`),
+    { class: "lens-cell", "aria-label": name(best), on: { click: choose } },
+    svg("title", {}, name(best)),
     svg("rect", { x, y, width: LENS_CELL - 2, height: LENS_ROW - 2, class: "lens-box" }),
     svg("rect", { x, y: y + LENS_ROW - 6, width: Math.max(1, best.p * (LENS_CELL - 2)), height: 4, fill: rampColor(0.3 + 0.7 * best.p) }),
     svg("text", { x: x + 4, y: y + 18, class: "label" }, fitLabel(labelOf(best), LENS_CELL - 8)),
@@ -97,8 +128,7 @@ function topFive(lens, layer, place) {
   return lens.top[layer][place].map((one) => [foreignText(labelOf(one)), " ", h("span", { class: "number" }, formatShare(one.p)), "  "]).flat();
 }
 
-function lensTable(trace) {
-  const { lens } = trace.trace;
+function lensTable(trace, lens) {
   if (!lens) return { columns: [t("walk.layer")], rows: [] };
   const tokens = trace.tokensOf(lens.stack);
   const rows = lens.top.map((row, layer) => [String(layer), ...row.map(([best]) => `${labelOf(best)} ${formatShare(best.p, 4)}`)]);

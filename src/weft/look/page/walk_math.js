@@ -16,11 +16,11 @@ export function softmax(logits) {
   return exps.map((value) => value / total);
 }
 
-/** Entropy of a row of weights, in nats. */
+/** Entropy of a row of weights, in bits. */
 export function entropyOf(row) {
-  let nats = 0;
-  for (const weight of row) if (weight > 0) nats -= weight * Math.log(weight);
-  return nats;
+  let bits = 0;
+  for (const weight of row) if (weight > 0) bits -= weight * Math.log2(weight);
+  return bits;
 }
 
 /** All ids, the most likely first; ties by id. The order is the same at every temperature. */

@@ -33,6 +33,7 @@ const TERMS = {
  * @property {(text: string, target: string, ids: number[]) => void} rerun  ids: what the decoder reads
  * @property {(heads: Array<[string, number, number]>) => Promise<import("./walk_trace.js").WalkTrace>} ablate
  * @property {(side: string, token: number) => Promise<{neighbors: Object[]}>} neighbors  tokens with similar embeddings
+ * @property {(positions: number[]) => Promise<{positions: number[], top: Object[][][]}>} lens  of a trace that has none
  * @property {boolean} hasServer
  */
 

@@ -126,11 +126,16 @@ function defaultToken(tokens) {
   return last < 0 ? Math.max(0, tokens.length - 1) : last;
 }
 
-/** The head in which a token reads one other token of the text most, as sharpest_head of Python. */
+/**
+ * The head with the largest weight on a token of the text, as sharpest_head of Python: within one
+ * text without the token itself and the first one, on which many heads rest.
+ */
 function sharpestHead(trace, part, token) {
   let best = { layer: 0, head: 0, weight: -1 };
   const tokens = trace.tokensOf(part, "key");
-  const counts = (key) => !tokens[key].is_special && (key !== token || part === "cross");
+  const isOther = (key) => !tokens[key].is_special && (part === "cross" || (key !== token && key !== 0));
+  const hasOther = tokens.some((_, key) => isOther(key));
+  const counts = hasOther ? isOther : (key) => key === 0;
   for (let layer = 0; layer < trace.parts[part]; layer += 1) {
     const weights = trace.weightsNow(part, layer);
     if (!weights) break;
