@@ -205,6 +205,22 @@ def test_code_for_shell_and_python_has_the_text_quoted(served, tab):
     one.check_quiet()
 
 
+def test_code_after_an_answer_asks_the_last_question_again(tab):
+    with scripted_page(ANSWER) as server:
+        one = tab(server.url).open()
+        run_text(one.page, "first question")
+        wait_done(one.page)
+        code = one.page.locator(".code")
+        body = json.loads(code.inner_text().split("-d '")[1].rstrip("'"))
+        assert body["messages"] == [{"role": "user", "content": "first question"}]
+        one.page.get_by_role("button", name="CLI").click()
+        assert code.inner_text().startswith("printf '%s\\n' 'first question' | weft chat")
+        field(one.page).fill("second question")
+        one.page.get_by_role("button", name="curl").click()
+        assert "second question" in code.inner_text() and '"assistant"' in code.inner_text()
+        one.check_quiet()
+
+
 def test_a_key_is_asked_for_in_place_and_used_from_then_on(tab):
     with scripted_page(ANSWER, keys={"alice": "key-a"}) as server:
         one = tab(server.url).open()

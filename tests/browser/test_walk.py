@@ -203,7 +203,8 @@ def test_logits_change_by_an_ablated_head_as_in_python(walk, server):
     )
     delta = trace.array("decoder.logits_delta", row=position)[int(best.argmax())]
     assert [str(head) for head in trace.ablated] == ["decoder.0.1"]
-    assert signed(float(delta), 4) in line.inner_text()
+    sign = "+" if delta > 0 else ""
+    assert f"changes by {sign}{signed(float(delta), 4)}" in line.inner_text()
 
 
 def test_panels_that_do_not_apply_say_why_and_leave_the_rail(walk):

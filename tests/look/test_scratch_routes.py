@@ -41,7 +41,7 @@ def post(server: RunningServer, path: str = "", **body: Any) -> Any:
 def test_the_scenario_over_http_is_that_of_python(server, model):
     answer = post(server, model=model, scenario=TEXT)
     loaded = server.service.models.get(model).loaded
-    script = script_of(TEXT, loaded)
+    script = script_of(TEXT, 4, loaded)
     pages, state = answer["snapshot"]["num_pages"], ReplayedState()
     scratch = ScratchEngine.with_scenario(
         *(loaded.model, loaded.tokenizer, script.ids, script.source),
@@ -82,11 +82,21 @@ def test_requests_are_submitted_stepped_and_read_again(server):
     assert gone.status_code == 404 and gone.json()["error"]["code"] == "scratch_expired"
 
 
+@pytest.mark.parametrize("model", ["decoder", "translator"])
+def test_a_short_text_is_repeated_for_the_scenario(server, model):
+    answer = post(server, model=model, scenario="a dog ate")
+    while not answer["snapshot"]["is_idle"]:
+        answer = post(server, f"/{answer['id']}/step", count=20)
+    snapshot = answer["snapshot"]
+    assert [one["state"] for one in snapshot["requests"]] == ["finished"] * 5
+    assert snapshot["evicted"] >= 5 and snapshot["preemptions"] >= 1
+    assert snapshot["requests"][2]["num_cached"] == 12
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
         ({"num_pages": 1000, "page_size": 8}, "together 8000 tokens"),
-        ({"scenario": "a"}, "but the scenario needs 16"),
         ({"model": "reader", "scenario": TEXT}, "of kind encoder"),
         ({"pages": 3}, "pages: extra inputs"),
     ],

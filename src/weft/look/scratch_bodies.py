@@ -24,8 +24,8 @@ class ScratchBody(LookBody):
     token_budget: Annotated[int, Field(ge=8, le=256)] = 64
     """Tokens of a step: longer prompts take several."""
     scenario: Text | None = None
-    """A text of at least four pages of tokens: requests with parts of it share prefixes, are
-    evicted and preempted. null: no requests."""
+    """A text: requests with parts of it share prefixes, are evicted and preempted. One of less than
+    four pages of tokens is repeated. null: no requests."""
 
 
 class ScratchRequestBody(BaseModel):

@@ -46,6 +46,8 @@ from weft.text.tokenizer import Tokenizer
 MAX_STEPS = 4096
 """Maximum number of steps that are kept; older ones are dropped."""
 SCENARIO_PAGES, SEQUENCE_PAGES, SHARED_PAGES = 24, 10, 3
+SCENARIO_PROMPT_PAGES = 4
+"""Of the text of a scenario, at least."""
 
 
 class ScratchConfig(Config):
@@ -332,9 +334,10 @@ def scenario(
     are: the pages of a are evicted, and the request admitted last is preempted and continues later
     (with sliding windows, which free pages, there may be enough of them).
     `ids`: at least 4 pages of a text; parts of it are the prompts."""
-    if len(ids) < 4 * page_size:
+    if len(ids) < SCENARIO_PROMPT_PAGES * page_size:
         raise UsageError(
-            f"the text has {len(ids)} tokens, but the scenario needs {4 * page_size}, four pages. "
+            f"the text has {len(ids)} tokens, but the scenario needs "
+            f"{SCENARIO_PROMPT_PAGES * page_size}, four pages. "
             "Use a longer text, or smaller pages."
         )
     R, text = page_size, tuple(ids)

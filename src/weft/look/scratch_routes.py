@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Generator
+from itertools import cycle, islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -40,7 +41,7 @@ from weft.look.scratch_bodies import (
     ScratchResult,
     ScratchStepBody,
 )
-from weft.look.scratch_engine import ScratchConfig, scenario_pages
+from weft.look.scratch_engine import SCENARIO_PROMPT_PAGES, ScratchConfig, scenario_pages
 from weft.look.scratch_sessions import ScratchSession, ScratchSessions, Script
 from weft.sampling.params import SamplingParams
 
@@ -58,7 +59,7 @@ class ScratchRoutes:
         model = call.model(body.model)
         script = None
         if body.scenario is not None:
-            script = await asyncio.to_thread(script_of, body.scenario, model.loaded)
+            script = await asyncio.to_thread(script_of, body.scenario, body.page_size, model.loaded)
         config = config_of(body, model.loaded, script)
         session = ScratchSession(model, config, script)
         answer = await self.run(call, session, session.make_units())
@@ -220,10 +221,12 @@ def config_of(body: ScratchBody, loaded: LoadedModel, script: Script | None) -> 
     )
 
 
-def script_of(text: str, loaded: LoadedModel) -> Script:
-    """The tokens of a scenario; of an encoder-decoder the text is source and target."""
+def script_of(text: str, page_size: int, loaded: LoadedModel) -> Script:
+    """The tokens of a scenario, repeated up to four pages; of an encoder-decoder the text is source
+    and target."""
     prompt, source = prompt_and_source(text, text, loaded)
-    return Script(prompt, source)
+    number = max(len(prompt), SCENARIO_PROMPT_PAGES * page_size)
+    return Script(tuple(islice(cycle(prompt), number)), source)
 
 
 def prompt_and_source(

@@ -62,10 +62,17 @@ export function createCodeSection(context, current) {
 }
 
 /** @param {string} kind @param {import("./app.js").Context} context */
-export function codeText(kind, context, { mode, state }) {
+export function codeText(kind, context, { mode, state: shown }) {
+  const state = mode === "chat" ? askedState(shown) : shown;
   if (kind === "curl") return curlText(context, mode, state);
   const path = context.model.path ?? state.model;
   return kind === "CLI" ? commandText(path, mode, state) : pythonText(path, mode, state);
+}
+
+/** While no message is being written: the conversation up to the last question, without its answer. */
+function askedState(state) {
+  const isAnswered = !state.text && state.turns.at(-1)?.role === "assistant";
+  return isAnswered ? { ...state, turns: state.turns.slice(0, -1) } : state;
 }
 
 /** A word for a POSIX shell. @param {string} text */

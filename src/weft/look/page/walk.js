@@ -196,8 +196,7 @@ function showTrace(session, trace) {
   updatePanels(session);
   const linked = panels.find((panel) => panel.id === store.get().panel); // an address that names a panel
   if (linked) {
-    linked.open();
-    linked.element.scrollIntoView({ block: "start" });
+    showPanel(linked);
   }
 }
 
@@ -207,9 +206,17 @@ function railItem(session, panel) {
 }
 
 function openPanel(session, panel) {
-  panel.open();
-  panel.element.scrollIntoView({ block: "start" });
+  showPanel(panel);
   session.context.store.set({ panel: panel.id });
+}
+
+/** Open a panel at the top of the window; again when its figure has grown, if nobody has scrolled. */
+async function showPanel(panel) {
+  const opened = panel.open();
+  panel.element.scrollIntoView({ block: "start" });
+  const before = window.scrollY;
+  await opened;
+  if (window.scrollY === before) panel.element.scrollIntoView({ block: "start" });
 }
 
 /** @returns {import("./walk_panel.js").Walk} */

@@ -234,12 +234,17 @@ function createAblation(walk, view) {
   return { element, run, update };
 }
 
+/** A change: its sign is always written. */
+function changeText(value, digits = 2) {
+  return `${value > 0 ? "+" : ""}${signedText(value, digits)}`;
+}
+
 /** Change of the logits of the most likely tokens. */
 async function deltaFigure(trace, ablated, token, names) {
   const plain = await logitsOf(trace, token);
   const delta = (await ablated.array(`${trace.headStack}.logits_delta`, { row: token })).data;
   const shown = strongestFew(plain, SHOWN_DELTAS);
-  const bars = shown.map((id) => ({ label: nameOfId(trace, token, id), value: delta[id], text: signedText(delta[id]) }));
-  const line = t("walk.p8.ablated", { heads: joinedList(names), token: bars[0].label, delta: signedText(delta[shown[0]], 4) });
+  const bars = shown.map((id) => ({ label: nameOfId(trace, token, id), value: delta[id], text: changeText(delta[id]) }));
+  const line = t("walk.p8.ablated", { heads: joinedList(names), token: bars[0].label, delta: changeText(delta[shown[0]], 4) });
   return [h("p", { class: "ablation-line" }, line), barsSvg(bars, { width: 480, labelWidth: 120, isSigned: true, name: line })];
 }

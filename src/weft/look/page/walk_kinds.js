@@ -78,7 +78,7 @@ function showKinds(walk, view, parts) {
   const steps = Math.ceil(scores.length / view.tile);
   const tiled = onlineSoftmax(scores, row.values, view.tile, Math.min(view.steps, steps));
   const error = lengthOf(tiled.output.map((value, i) => value - output[i])) / lengthOf(output);
-  const numbers = { max: signedText(tiled.max), sum: signedText(tiled.sum), error: error.toExponential(1) };
+  const numbers = { max: signedText(tiled.max), sum: signedText(tiled.sum), error: error >= 0.01 ? formatShare(error) : error.toExponential(1) };
   parts.flash.textContent = t("walk.p15.flash", { n: Math.min(view.steps, steps), all: steps, ...numbers });
   replaceContent(parts.memory, memoryBars(walk.trace, parts.memory.clientWidth || 320));
 }

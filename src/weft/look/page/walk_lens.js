@@ -22,7 +22,7 @@ const MAX_COLUMNS = 40;
 export function lensPanel(walk) {
   const { trace } = walk;
   const box = h("div", { class: "scroll-box", tabindex: "0", role: "group", "aria-label": t("walk.p13.title") });
-  const top = h("p", { class: "readout" });
+  const top = h("ol", { class: "found readout" });
   const view = { layer: null, lens: null };
   const reader = new LensReader(walk);
   const panel = createPanel(walk, {
@@ -106,7 +106,7 @@ function lensPicture(walk, lens, { token, selection, view, update }) {
   );
   const inOrder = Array.from({ length: layers }, (_, row) => cells.slice((layers - 1 - row) * shown.length, (layers - row) * shown.length));
   rovingItems("lens", inOrder.flat(), shown.length);
-  const names = shown.map((position, column) => svg("text", { x: left + column * LENS_CELL + 4, y: 16, class: position === token ? "token chosen" : "token" }, fitLabel(labelOf(tokens[position]), LENS_CELL - 8)));
+  const names = shown.map((position, column) => svg("text", { x: left + column * LENS_CELL + 4, y: 16, class: position === token ? "label chosen" : "label" }, fitLabel(labelOf(tokens[position]), LENS_CELL - 8)));
   const numbers = lens.top.map((_, layer) => svg("text", { x: left - 8, y: head + (layers - 1 - layer) * LENS_ROW + 20, "text-anchor": "end", class: "label muted" }, String(layer)));
   const size = { width: left + shown.length * LENS_CELL + 2, height: head + layers * LENS_ROW + 2, role: "group", "aria-label": t("walk.p13.title") };
   return svg("svg", { ...size, class: "wide" }, cells, names, numbers);
@@ -125,7 +125,7 @@ function lensCell(best, { x, y, name, isChosen, choose }) {
 }
 
 function topFive(lens, layer, place) {
-  return lens.top[layer][place].map((one) => [foreignText(labelOf(one)), " ", h("span", { class: "number" }, formatShare(one.p)), "  "]).flat();
+  return lens.top[layer][place].map((one) => h("li", {}, foreignText(labelOf(one)), " ", h("span", { class: "number" }, formatShare(one.p))));
 }
 
 function lensTable(trace, lens) {

@@ -67,9 +67,9 @@ export function createPanel(walk, spec) {
   figure.body.append(...spec.content, termsLine(TERMS[spec.id]));
   const update = panelUpdate(walk, spec, figure, place);
   const open = () => {
-    if (figure.isOpen()) return;
+    if (figure.isOpen()) return null;
     figure.setOpen(true);
-    update();
+    return update();
   };
   return { id: spec.id, element: figure.element, question: () => spec.question(walk.selection()), update, open, showTable: figure.showTable };
 }
