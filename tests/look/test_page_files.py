@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import colorsys
 import gzip
 import re
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -186,6 +188,16 @@ def test_every_size_and_color_that_is_used_is_declared_and_the_reverse():
     )
     set_by_modules = set(re.findall(r"setProperty\(\"(--[\w-]+)\"", sources))
     assert used - set_by_modules - declared == set()
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_requests_have_six_hues_that_can_be_told_apart(theme):
+    pattern = r"--request-\d: light-dark\(#(\w{6}), #(\w{6})\);"
+    colors = [pair[theme] for pair in re.findall(pattern, STYLES[SIZES_FILE])]
+    parts = [[int(one[i : i + 2], 16) / 255 for i in (0, 2, 4)] for one in colors]
+    hues = sorted(360 * colorsys.rgb_to_hsv(*one)[0] for one in parts)
+    gaps = [after - before for before, after in pairwise([*hues, hues[0] + 360])]
+    assert len(hues) == 6 and min(gaps) > 24
 
 
 def test_text_has_five_sizes_and_two_weights():

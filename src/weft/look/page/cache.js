@@ -169,7 +169,7 @@ function createCacheForm(view) {
     "form",
     { class: "cache-form", on: { submit, keydown: (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && submit(event) } },
     h("div", { class: "cache-prompts" }, h("div", {}, label(first, "cache.first"), first), h("div", {}, label(second, "cache.second"), second)),
-    h("div", { class: "cache-controls" }, label(pages, "cache.pages"), pages, number, label(beam, "cache.beam"), beam),
+    h("div", { class: "cache-controls" }, h("span", {}, label(pages, "cache.pages"), pages, number), h("span", {}, label(beam, "cache.beam"), beam)),
     h("div", { class: "button-row" }, h("button", { type: "submit", class: "button button-main" }, t("cache.run")), send),
   );
   const fill = (value) => {

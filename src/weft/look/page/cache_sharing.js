@@ -30,6 +30,7 @@ export function createSharing(context, prompts, session) {
       const engine = session();
       result = engine ? await engine.why(body) : await postJson("/look/why", { model: context.store.get().model, ...body });
       replaceContent(place, sharingList(result));
+      figure.element.classList.remove("has-no-result");
       figure.refresh();
     } catch (error) {
       replaceContent(place, errorState(error, compare));
@@ -42,6 +43,7 @@ export function createSharing(context, prompts, session) {
     h("button", { type: "button", class: "button", on: { click: compare } }, t("cache.why.compare")),
     place,
   );
+  figure.element.classList.add("has-no-result"); // nothing to save yet
   return { element: figure.element };
 }
 
