@@ -44,6 +44,8 @@ def test_a_file_shows_the_numbers_of_the_trace_without_a_request(tab, tmp_path):
     layer, head = int(fields["layer"]), int(fields["head"])
     weights = trace.array(f"encoder.{layer}.attention.weights", head=head)[row]
     assert share(float(weights.max()), 4) in facts
+    chosen = one.page.locator(".strip-token[aria-selected=true]")
+    assert chosen.inner_text() == trace.tokens["src"][row].text
     best = trace.candidates["decoder"][0][0]
     assert share(best.p) in line_of(one.page, "output")
     assert one.page.locator("[data-state=error]").count() == 0

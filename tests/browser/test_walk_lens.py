@@ -103,6 +103,24 @@ def test_a_large_vocabulary_is_read_when_the_lens_is_opened(server, tab, monkeyp
     one.check_quiet()
 
 
+def test_a_narrow_window_shows_titles_below_the_header_and_the_chosen_column(server, tab):
+    one = open_walk(tab(server.url, width=360, height=740), "deep", OTHER, token=5)
+    page = one.page
+    for name, panel in (("Logit lens", "lens"), ("One head", "attention")):
+        page.locator(".rail-toggle").click()
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(page.locator(f"#{panel} .figure-line")).not_to_be_empty()
+        page.wait_for_timeout(300)
+        title = page.locator(f"#{panel} .figure-title").bounding_box()
+        strip = page.locator(".strip").bounding_box()
+        assert title is not None and strip is not None
+        assert title["y"] >= strip["y"] + strip["height"]
+    column = page.locator("#lens .chosen-cell").evaluate(
+        "(one) => [one, one.closest('.scroll-box')].map((box) => box.getBoundingClientRect().right)"
+    )
+    assert column[0] <= column[1] + 1
+
+
 def test_of_a_long_text_the_chosen_token_is_read(server, tab):
     one = open_walk(tab(server.url), "base", " ".join([OTHER] * 20), token=90, panel="lens")
     expect(one.page.locator("#lens .figure-line")).to_contain_text("the last layer says")

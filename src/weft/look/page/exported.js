@@ -26,6 +26,7 @@ function drawExported(store, trace) {
   document.body.dataset.view = "walk";
   const context = { store, ...parts, announce, setRail: parts.rail.setItems, model: { kind: trace.model.kind }, trace, hasServer: false };
   drawn = { parts, view: mountWalk(root, context) };
+  parts.strip.update();
 }
 
 let drawn = null;

@@ -157,7 +157,7 @@ function headsTable(heads) {
 function createFinder(walk) {
   const pickers = { query: h("select", {}), key: h("select", {}) };
   const results = h("div", { "aria-live": "polite" });
-  const row = h("p", { class: "walk-controls" }, t("walk.p8.find"), " ", pickers.query, " ", t("walk.p8.looksAt"), " ", pickers.key);
+  const row = h("p", { class: "walk-controls" }, t("walk.p8.find"), " ", pickers.query, h("span", { class: "walk-control" }, t("walk.p8.looksAt"), pickers.key));
   pickers.query.setAttribute("aria-label", t("walk.p8.find"));
   pickers.key.setAttribute("aria-label", t("walk.p8.looksAt"));
   const find = async () => {

@@ -16,6 +16,7 @@ import { labelOf } from "./walk_trace.js";
 
 const LENS_ROW = 32;
 const LENS_CELL = 72;
+const LENS_LEFT = 40;
 const MAX_COLUMNS = 40;
 
 /** Panel 13. @param {import("./walk_panel.js").Walk} walk */
@@ -37,6 +38,7 @@ export function lensPanel(walk) {
       if (isOpen) {
         view.lens = lens;
         replaceContent(box, lensPicture(walk, lens, { token, selection, view, update: () => panel.update() }));
+        showColumn(box, place);
         replaceContent(top, topFive(lens, view.layer ?? lens.top.length - 1, place));
       }
       return lensLine(trace, lens, token, place);
@@ -90,7 +92,7 @@ function lensPicture(walk, lens, { token, selection, view, update }) {
   const tokens = walk.trace.tokensOf(lens.stack);
   const shown = lens.positions;
   const layers = lens.top.length;
-  const [left, head] = [40, 24];
+  const [left, head] = [LENS_LEFT, 24];
   const cells = lens.top.flatMap((rows, layer) =>
     shown.map((position, column) => lensCell(rows[column][0], {
       x: left + column * LENS_CELL,
@@ -110,6 +112,13 @@ function lensPicture(walk, lens, { token, selection, view, update }) {
   const numbers = lens.top.map((_, layer) => svg("text", { x: left - 8, y: head + (layers - 1 - layer) * LENS_ROW + 20, "text-anchor": "end", class: "label muted" }, String(layer)));
   const size = { width: left + shown.length * LENS_CELL + 2, height: head + layers * LENS_ROW + 2, role: "group", "aria-label": t("walk.p13.title") };
   return svg("svg", { ...size, class: "wide" }, cells, names, numbers);
+}
+
+/** Scroll the box so that a column can be seen. */
+function showColumn(box, place) {
+  const middle = LENS_LEFT + (place + 0.5) * LENS_CELL;
+  const isShown = middle > box.scrollLeft + LENS_LEFT && middle < box.scrollLeft + box.clientWidth - LENS_CELL / 2;
+  if (!isShown) box.scrollLeft = middle - box.clientWidth / 2;
 }
 
 function lensCell(best, { x, y, name, isChosen, choose }) {

@@ -19,6 +19,7 @@ import { labelOf } from "./walk_trace.js";
 import { headLabel } from "./walk_words.js";
 
 const MAP_MAX_ROWS = 40;
+const SMALL_CELL = 8;
 const MAP_ROW = 24;
 const MAP_MARGIN = 44;
 const MAP_LABELS = 84;
@@ -150,7 +151,8 @@ function stackPicture(block, layout, selection, cursor, openAt) {
   for (const column of block.columns) group.append(...columnHeader(block, column, layout));
   group.append(svg("text", { x: layout.left - 8, y: block.top - 8, "text-anchor": "end", class: "label chosen" }, t(`walk.part.${block.stack}`)));
   if (block.columns.includes(cursor) && block.isQueries) {
-    const box = { x: columnX(block, cursor, layout), y: block.top + (selection.token - block.first) * MAP_ROW, width: layout.cell, height: MAP_ROW };
+    const room = layout.cell < SMALL_CELL ? 2 : 0; // the outline stands around a small cell, which can be seen in it
+    const box = { x: columnX(block, cursor, layout) - room, y: block.top + (selection.token - block.first) * MAP_ROW, width: layout.cell + 2 * room, height: MAP_ROW };
     group.append(svg("rect", { ...box, class: "chosen-cell" }));
   }
   return group;
