@@ -212,6 +212,26 @@ def test_a_model_that_is_no_run_is_not_replaced(tmp_path: Path) -> None:
     assert is_finished(out)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "config.json", "tokenizer.json", "metrics.jsonl", "checkpoints/500/weights.bin"],
+)
+def test_files_that_a_run_has_not_written_are_neither_replaced_nor_removed(
+    tmp_path: Path, name: str
+) -> None:
+    out, broken = tmp_path / "project", tmp_path / "broken"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("mine")
+    broken.write_bytes(b"\xff\n")
+    message = rf"project holds no run, but {name.partition('/')[0]}: the run would replace"
+    with pytest.raises(UsageError, match=message):
+        run_training(recipe(), files(tmp_path), out)
+    with pytest.raises((UsageError, DataError)):
+        run_training(recipe(), TrainingFiles("lm", (broken,)), out)
+    left = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
+    assert left == [Path(name)] and (out / name).read_text() == "mine"
+
+
 def test_checkpoints_by_time_change_nothing(tmp_path: Path) -> None:
     """Here after every step: 1e-9 minutes."""
     plain, timed, saved = tmp_path / "plain", tmp_path / "timed", []

@@ -6,12 +6,13 @@
     a run that has delivered           is finished, unless settings have changed since
 
 A run that is rejected before its first step (a file that cannot be read, a full disk) leaves
-nothing behind.
+nothing behind. A new run takes no file for its own that was there before.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -45,6 +46,7 @@ from weft.checkpoint.run_files import (
     checkpoint_steps,
     read_run,
 )
+from weft.checkpoint.weft_folder import CARD_FILE
 from weft.checkpoint.writer_lock import LOCK_FILE, writer_lock
 from weft.core.config import read_settings
 from weft.core.errors import DataError, LockedError, UsageError
@@ -69,6 +71,8 @@ DATA = "data"
 """Key in run.json: the data report."""
 TOKENS = "tokens"
 """The folder of the token ids of a text run."""
+RUN_NAMES = (CARD_FILE, RECIPE_FILE, METRICS_FILE, CHECKPOINTS, TOKENS, *MODEL_FILES)
+"""What a run writes into its folder, after run.json."""
 
 
 def is_delivered(out: Path) -> bool:
@@ -99,6 +103,8 @@ def open_run_folder(
         lock.enter_context(removed_if_empty(out))
         make_folder(out)
         lock.enter_context(writer_lock(out, out / LOCK_FILE))
+        if not (out / RUN_FILE).is_file():
+            check_nothing_replaced(out)
         remove_incomplete(out)
         step = max(checkpoint_steps(out / CHECKPOINTS), default=0)
         if (out / RUN_FILE).is_file() and not (step or is_finished(out)):
@@ -109,7 +115,6 @@ def open_run_folder(
             for change in update_record(out, description, files, step):
                 log.info("out=%s step=%d change='%s'", out, step, change)
         else:
-            check_no_model(out)
             record = new_record(description, files, out, torch.get_num_threads())
             record |= {DATA: data.to_dict(), **({"command": command} if command else {})}
             lock.enter_context(removed_if_unstarted(out))
@@ -151,11 +156,18 @@ def check_checkpoints_exist(out: Path, step: int) -> None:
         )
 
 
-def check_no_model(out: Path) -> None:
-    """A UsageError for a model folder that is no run: its model would be replaced."""
+def check_nothing_replaced(out: Path) -> None:
+    """A UsageError for a folder that is no run and has files of the names that a run writes: they
+    would be replaced, removed, or read as its own."""
     if has_model(out):
         raise UsageError(
             f"{out} holds a model that was not trained there. Choose another --out, or remove it."
+        )
+    names = [name for name in RUN_NAMES if os.path.lexists(out / name)]
+    if names:
+        raise UsageError(
+            f"{out} holds no run, but {' and '.join(names)}: the run would replace what is there. "
+            "Choose another --out, or move it away."
         )
 
 
