@@ -99,11 +99,17 @@ def bad(folder: Path) -> dict[str, tuple[list[object], int, str]]:
             "pairs and text given",
         ),
         "one of a pair": (["--pairs", source, *out], 2, "1 training files but pairs need 2"),
+        "standard input": (["--text", "-", *out], 2, "- is not a regular file"),
+        "column 0": (["--tsv", source, "--columns", 0, 1, *out], 2, "counted from 1"),
+        "no name of a folder": (["--text", source, "--out", ""], 2, "--out: the name is empty"),
         "a file as folder": (["--text", source, "--out", target], 1, "cannot be written to"),
     }
 
 
-NAMES = "line counts|empty|not utf-8|missing|nothing|both|one of a pair|a file as folder"
+NAMES = (
+    "line counts|empty|not utf-8|missing|nothing|both|one of a pair|standard input|column 0|"
+    "no name of a folder|a file as folder"
+)
 
 
 @pytest.mark.parametrize("name", NAMES.split("|"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from weft.training.data.texts import TextData, TextDataConfig, collate_samples
 from weft.training.data.tokens import TokenFile
 from weft.training.distributed import DistributedContext
 from weft.training.objective import Batch
+from weft.training.recipe import DataConfig
+from weft.training.run import training_files
 
 from .material import write_pairs
 
@@ -219,3 +222,22 @@ def test_samples_fit_a_forward_batch_whose_positions_restart_with_each_document(
     assert forward.positions_BT.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
     assert batch.targets_BT[1].tolist() == [13, 14, 15, 2, IGNORE]
     assert batch.lengths_B.tolist() == [5, 4]
+
+
+@pytest.mark.parametrize("columns", [(0, 1), (1, -1)])
+def test_columns_are_counted_from_one(tmp_path: Path, columns: tuple[int, int]) -> None:
+    """Column 0 was the last one."""
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    with pytest.raises(UsageError, match=f"columns are {columns[0]} and {columns[1]}: they are"):
+        TrainingFiles("translate", (tmp_path / "pairs.tsv",), columns=columns)
+
+
+def test_a_run_does_not_read_pipes_and_standard_input(tmp_path: Path) -> None:
+    """The first of several readers would get all lines, and the next one none."""
+    source, target = write_pairs(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("-", str(tmp_path / "pipe"), os.devnull):
+        with pytest.raises(UsageError, match=f"{name} is not a regular file: a run reads its"):
+            training_files(DataConfig(pairs=(name, str(target))))
+    folder, missing = str(tmp_path), str(tmp_path / "missing")
+    assert training_files(DataConfig(pairs=(str(source), folder), valid=(missing, missing)))

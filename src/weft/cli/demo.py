@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.options import parse_folder
 from weft.cli.output import print_json, print_table, status
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ NUM_WRONG = 3
 EXAMPLE = "Sunday, August 16, 2026"
 """The date whose cross-attention is shown; it is a test date."""
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The model folder.")]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="The model folder.", parser=parse_folder)
+]
 Seed = Annotated[
     int, typer.Option(min=0, help="Seed of the data, the initial weights and the batch order.")
 ]

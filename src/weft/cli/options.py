@@ -73,6 +73,14 @@ BatchTokens = Annotated[int, typer.Option(min=1, help="Token budget of a step.")
 MAX_CACHE_GIB = 65536
 
 
+def parse_folder(text: str) -> Path:
+    """The value of --out. Empty, as an unset variable of a shell is, it would be the working
+    directory."""
+    if not text:
+        raise UsageError("the name is empty. Name a folder, or . for the one you are in.")
+    return Path(text)
+
+
 def parse_cache(text: str) -> float | str:
     """The value of --cache: auto, or a number of GiB."""
     if text == "auto":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 import typer
 
-from weft.cli.options import Device
+from weft.cli.options import Device, parse_folder
 from weft.cli.output import print_json, print_table, progress, status
 from weft.cli.recipe_names import find_recipe
 from weft.core.errors import UsageError
@@ -62,7 +62,10 @@ Languages = Annotated[
     ),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Model folder.", show_default=False)
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", help="Model folder.", show_default=False, parser=parse_folder
+    ),
 ]
 Changes = Annotated[
     list[str] | None,

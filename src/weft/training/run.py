@@ -110,6 +110,13 @@ def train(
 
 def training_files(data: DataConfig, folder: Path = Path()) -> TrainingFiles:
     """The files of a [data] section, relative to `folder`."""
+    files = choose_training_files(data, folder)
+    files.check_regular()
+    return files
+
+
+def choose_training_files(data: DataConfig, folder: Path) -> TrainingFiles:
+    """Those of the one of pairs, tsv and text that is set."""
 
     def paths(names: tuple[str, ...]) -> tuple[Path, ...]:
         return tuple(folder / name for name in names)

@@ -13,6 +13,7 @@ from weft.text.corpus import read_columns, read_lines, read_pairs
 
 Task = Literal["translate", "lm", "mlm"]
 Pair = tuple[str, str]
+STDIN = Path("-")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class TrainingFiles:
     def __post_init__(self) -> None:
         if not self.train:
             raise UsageError("there are no training files. Give --pairs SRC TGT, --tsv or --text.")
+        if self.columns is not None and min(self.columns) < 1:
+            raise UsageError(
+                f"columns are {self.columns[0]} and {self.columns[1]}: they are counted from 1. "
+                "Use for example 1 and 2."
+            )
         num_expected = 1 if self.columns else 2
         for name, paths in (("training", self.train), ("validation", self.valid)):
             if self.task == "translate" and paths and len(paths) != num_expected:
@@ -63,6 +69,16 @@ class TrainingFiles:
             return
         for path in self.train:
             yield from read_lines(path)
+
+    def check_regular(self) -> None:
+        """A UsageError for standard input and pipes: a run reads its files several times."""
+        for path in (*self.train, *self.valid):
+            is_stream = path.exists() and not (path.is_file() or path.is_dir())
+            if path == STDIN or is_stream:
+                raise UsageError(
+                    f"{path} is not a regular file: a run reads its files several times, also when "
+                    "it is resumed. Write the text to a file, and name that."
+                )
 
     def fingerprint(self) -> dict[str, Any]:
         """Task, columns and SHA-256 of the files: a run is not resumed on other contents."""
