@@ -94,6 +94,22 @@ def test_plot_prints_curves_and_writes_an_image(
     assert main(["plot", str(run), "--metric", "bleu"]) == 1
     assert "there is no curve bleu. It has loss, lr," in capsys.readouterr().err
     assert main(["plot", str(run), "--follow", "--out", str(out)]) == 2
+    assert "--out and --follow cannot be combined" in capsys.readouterr().err
+    assert main(["plot", str(run), "--out", str(tmp_path / "new" / "curves.png")]) == 1
+    assert f"curves.png: there is no folder {tmp_path / 'new'}. Create" in capsys.readouterr().err
+
+
+def test_plot_prints_the_recorded_values_as_json(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curves = read_curves(run)
+    assert main(["plot", str(run), "--json"]) == 0
+    loss, valid_loss = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (loss["run"], loss["name"]) == (str(run), "loss")
+    assert (loss["steps"], loss["values"]) == (curves["loss"].steps, curves["loss"].values)
+    assert valid_loss["name"] == "valid_loss" and valid_loss["steps"] == [4, 8, 12]
+    assert main(["plot", str(run), "--json", "--follow"]) == 2
+    assert "--follow and --json cannot be combined" in capsys.readouterr().err
 
 
 def test_plot_follows_a_run_until_ctrl_c(run: Path) -> None:

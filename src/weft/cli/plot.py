@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.curve_canvas import draw_curves
+from weft.cli.output import print_json
 from weft.cli.run_metrics import Curve, read_curves
 from weft.core.errors import DataError, UsageError
 
@@ -22,6 +23,7 @@ Metric = Annotated[
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Redraw until Ctrl-C.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write an image instead.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per curve.")]
 Interval = Annotated[float, typer.Option(min=0.1, help="Seconds between two drawings.")]
 
 DEFAULT = ("loss", "valid_loss")
@@ -34,6 +36,7 @@ def command(
     follow: Follow = False,
     interval: Interval = 2.0,
     out: Out = None,
+    json: Json = False,
 ) -> None:
     """Plot the losses and scores of one run or several, while they are trained or afterwards.
 
@@ -42,10 +45,18 @@ def command(
       weft plot runs/en-de
       weft plot runs/en-de --follow
       weft plot runs/a runs/b --metric valid_loss --out curves.png
+      weft plot runs/en-de --json
+
+    With --json, each object has run, name, steps and values, and no curve is smoothed.
     """
     names = tuple(metric or DEFAULT)
-    if out is not None and follow:
-        raise UsageError("--out writes one image, but --follow draws again. Leave one of them out.")
+    modes = {"--out": out is not None, "--follow": follow, "--json": json}
+    chosen = [name for name, is_chosen in modes.items() if is_chosen]
+    if len(chosen) > 1:
+        raise UsageError(f"{chosen[0]} and {chosen[1]} cannot be combined. Leave one of them out.")
+    if json:
+        print_curves(runs, names)
+        return
     curves = choose_curves(runs, names)
     if out is not None:
         write_image(curves, out)
@@ -57,19 +68,33 @@ def command(
 
 def choose_curves(runs: list[Path], names: tuple[str, ...]) -> list[Curve]:
     """The curves with these names of all runs; a DataError if there is none."""
-    curves, known = list[Curve](), set[str]()
+    curves = []
+    for run, curve in find_curves(runs, names):
+        label = f"{run.name} {curve.name}" if len(runs) > 1 else curve.name
+        shown = curve if curve.name.startswith("valid_") else curve.smoothed()
+        curves.append(Curve(label, shown.steps, shown.values))
+    return curves
+
+
+def find_curves(runs: list[Path], names: tuple[str, ...]) -> list[tuple[Path, Curve]]:
+    """The curves with these names as the runs recorded them; a DataError if there is none."""
+    curves, known = list[tuple[Path, Curve]](), set[str]()
     for run in runs:
         of_run = read_curves(run)
         known |= of_run.keys()
-        for name in names:
-            if name in of_run:
-                label = f"{run.name} {name}" if len(runs) > 1 else name
-                curve = of_run[name] if name.startswith("valid_") else of_run[name].smoothed()
-                curves.append(Curve(label, curve.steps, curve.values))
+        curves += [(run, of_run[name]) for name in names if name in of_run]
     if not curves:
         listed = f"It has {', '.join(sorted(known))}." if known else "It has no step yet."
         raise DataError(f"there is no curve {' or '.join(names)}. {listed}", runs[0])
     return curves
+
+
+def print_curves(runs: list[Path], names: tuple[str, ...]) -> None:
+    """--json: one object per curve."""
+    for run, curve in find_curves(runs, names):
+        print_json(
+            {"run": str(run), "name": curve.name, "steps": curve.steps, "values": curve.values}
+        )
 
 
 def draw(curves: list[Curve]) -> str:
@@ -111,6 +136,8 @@ def write_image(curves: list[Curve], path: Path) -> None:
         ) from None
     from weft.checkpoint.atomic import write_output
 
+    if not path.parent.is_dir():
+        raise DataError(f"there is no folder {path.parent}. Create it, or name another file.", path)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     for curve in curves:
