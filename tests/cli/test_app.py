@@ -172,6 +172,10 @@ def test_debug_after_two_dashes_is_an_argument():
         (["fail"], "Missing argument 'what'. See 'weft fail --help'."),
         (["fail", "a", "b"], "Got unexpected extra argument(s) (b). See 'weft fail"),
         (["fail", "a", "--exit-with", "x"], "--exit-with is x: it must be a valid integer"),
+        (
+            ["fail", "--exit-with"],
+            "Option '--exit-with' requires an argument. See 'weft fail --help'.",
+        ),
         (["fail", "a", "--exit-wit", "1"], "No such option: --exit-wit"),
         (["group", "onne"], "No such command 'onne'. Did you mean 'one'"),
     ],

@@ -95,7 +95,10 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
         close_stdout()
         return 1
     except Exception as error:
-        traceback.print_exception(error) if is_debug else print(sentence(error), file=sys.stderr)
+        if is_debug:
+            traceback.print_exception(error)
+        else:
+            print(sentence(error, chosen_command(args)), file=sys.stderr)
         if isinstance(error, OSError):
             close_stdout()
         return exit_code(error)
@@ -104,7 +107,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
 def run(args: Sequence[str], commands: Mapping[str, Command]) -> int:
     """Import and call the chosen command; returns its exit code."""
     check_wait_policy()
-    chosen = next((arg for arg in args if not arg.startswith("-")), None)
+    chosen = chosen_command(args)
     if chosen is not None:
         module = import_module(pick(commands, chosen, "command").module)
         args = spread(args, getattr(module, "MANY", ()))
@@ -117,6 +120,11 @@ def run(args: Sequence[str], commands: Mapping[str, Command]) -> int:
     except typer.Exit as done:
         return done.exit_code
     return 0
+
+
+def chosen_command(args: Sequence[str]) -> str | None:
+    """The name of the command, known or not."""
+    return next((arg for arg in args if not arg.startswith("-")), None)
 
 
 def spread(args: Sequence[str], many: Collection[str]) -> list[str]:
@@ -196,12 +204,12 @@ def exit_code(error: Exception) -> int:
     return 2 if isinstance(error, ConfigError | UsageError) else 1
 
 
-def sentence(error: Exception) -> str:
+def sentence(error: Exception, command: str | None = None) -> str:
     """The error message in one sentence."""
     if isinstance(error, WeftError | EngineError):
         return str(error)
     if isinstance(error, typer.TyperException):
-        return usage_sentence(error)
+        return usage_sentence(error, command)
     if isinstance(error, OSError) and error.errno in DISK_ERRORS and error.filename is None:
         # files that Weft writes raise a DiskError: this is standard output, or a file that is read
         if error.errno == errno.EIO:
@@ -218,10 +226,11 @@ def sentence(error: Exception) -> str:
     return f"Weft failed with {kind}: {message}. Run it again with --debug for the traceback."
 
 
-def usage_sentence(error: typer.TyperException) -> str:
-    """typer's message, and the command whose help to read."""
+def usage_sentence(error: typer.TyperException, command: str | None = None) -> str:
+    """typer's message, and the command whose help to read. An option without its value has no
+    context: it ends the reading of the arguments."""
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else "weft"
+    path = context.command_path if context else " ".join(filter(None, ("weft", command)))
     message = wrong_value(error) or " ".join(error.format_message().split())
     return f"{message.rstrip('.?')}. See '{path} --help'."
 
