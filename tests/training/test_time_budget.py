@@ -158,6 +158,63 @@ def test_the_same_command_resumes_a_planned_run(tmp_path: Path) -> None:
     assert "recipe.json" in (out / "README.md").read_text()
 
 
+def test_a_run_of_some_time_goes_on_to_the_steps_that_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And recipe.json repeats the bits of both parts."""
+    out, again = tmp_path / "run", tmp_path / "again"
+    timed_run(tmp_path, out, schedule={"kind": "wsd", "warmup": 4})
+    steps = json.loads((out / "scores.json").read_text())["steps"]
+    assert main(["train", "--out", str(out), "--set", f"train.steps={steps + 20}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == steps + 20
+    stored = json.loads((out / "recipe.json").read_text())
+    assert stored["train"]["replans"][-1] == [steps, steps + 20]
+    run_training(Recipe.from_dict(stored), files(tmp_path), again)
+    assert_same_weights(out, again)
+    assert main(["train", "--out", str(again), "--set", f"train.steps={steps + 21}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == steps + 21
+
+
+@pytest.mark.parametrize("minutes", [2, None])
+def test_a_finished_run_goes_on_for_the_time_that_it_is_given(
+    tmp_path: Path, minutes: float | None
+) -> None:
+    """The time is that of the whole run."""
+    out, used, before = tmp_path / "run", 0.0, 12
+    if minutes is None:
+        run_training(recipe(save_minutes=None), files(tmp_path), out)
+    else:
+        used = timed_run(tmp_path, out).time
+        before = json.loads((out / "scores.json").read_text())["steps"]
+    stored = Recipe.from_dict(json.loads((out / "run.json").read_text())["recipe"])
+    longer, clock = stored.with_changes({"train.minutes": 4.0}), CountingClock(0.25)
+    invocation = Invocation(began=0.0, now=clock)
+    scores = run_training(longer, files(tmp_path), out, invocation=invocation)
+    assert scores["steps"] > before
+    assert 0.85 * 240 <= used + clock.time <= 1.05 * 240
+    again = run_training(longer, files(tmp_path), out, invocation=Invocation(now=clock))
+    assert again == scores
+
+
+def test_a_run_whose_plan_grew_accepts_other_changes(tmp_path: Path) -> None:
+    """The steps of its first plan are fewer than those that it has done."""
+    out = tmp_path / "run"
+    clock = CountingClock(0.5)
+
+    def watch(progress: Progress) -> None:
+        clock.step = 0.2
+
+    invocation = Invocation(began=0.0, now=clock)
+    run_training(recipe(minutes=2, save_minutes=None), files(tmp_path), out, watch,
+                 invocation=invocation)  # fmt: skip
+    stored = Recipe.from_dict(json.loads((out / "run.json").read_text())["recipe"])
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["steps"] > stored.train.steps
+    later = run_training(stored.with_changes({"train.average": 3}), files(tmp_path), out,
+                         invocation=Invocation(began=0.0, now=clock))  # fmt: skip
+    assert later["steps"] == scores["steps"] and later["changes"] == 1
+
+
 def test_a_recipe_is_fitted_to_the_time_in_all_its_lengths() -> None:
     long = Recipe.from_dict(
         {"train": {"steps": 4300, "minutes": 10, "rdrop": 3.0, "rdrop_from": 3400,
@@ -212,7 +269,10 @@ def test_a_model_that_sees_its_lines_often_has_more_dropout() -> None:
 def test_plans_that_cannot_be_are_one_sentence() -> None:
     with pytest.raises(ConfigError, match="plans: those of an earlier run"):
         recipe(minutes=5, replans=[[4, 20]])
-    with pytest.raises(ConfigError, match="each plan needs more steps"):
+    with pytest.raises(ConfigError, match="no plan has fewer steps than were done"):
         recipe(replans=[[8, 20], [4, 30]])
+    with pytest.raises(ConfigError, match="no plan has fewer steps than were done"):
+        recipe(replans=[[8, 7]])
+    assert recipe(replans=[[8, 8]]).train.replans == ((8, 8),), "it ends there"
     with pytest.raises(ConfigError, match="minutes"):
         recipe(minutes=1)

@@ -122,9 +122,10 @@ def command(
     recipe.json in DIR then has all settings, and repeats the run bit for bit.
 
     The last two resume a run. Steps, the end of the schedule, evaluation, saving, patience and
-    averaging may change; run.json records them with their step. The tokenizer is trained on the
-    same files. DIR contains everything that the model needs, and is a model at any time: DIR@last,
-    DIR@best and DIR@400 are those of its checkpoints.
+    averaging may change; run.json records them with their step. Steps end a --time, and a longer
+    --time lets the run go on. The tokenizer is trained on the same files. DIR contains everything
+    that the model needs, and is a model at any time: DIR@last, DIR@best and DIR@400 are those of
+    its checkpoints.
     """
     from weft.core.device import choose_device
     from weft.training.run_plan import Invocation
@@ -337,6 +338,8 @@ def read_recipe(path: Path | None, overrides: Mapping[str, Any], out: Path | Non
     else:
         assert out is not None, "only a run is resumed without a recipe"
         values = stored_recipe(out).to_dict()
+        if "train.steps" in overrides:
+            overrides = {"train.minutes": None, **overrides}  # steps that are given end a time
     where = "settings" if path is None else str(path)
     return Recipe.from_dict(with_overrides(values, overrides, Recipe), where)
 

@@ -157,7 +157,12 @@ class Trainer:
         # all processes train the same number of steps
         planned = int(self.distributed.sum(self.distributed.is_rank_zero * (planned or 0)))
         if planned and is_worth_it(step, self.num_steps, planned):
-            self.state.replans.append((step, planned))
+            self.set_steps(planned)
+
+    def set_steps(self, num_steps: int) -> None:
+        """Plan how many steps the run has in all, from the current step on."""
+        plans = [plan for plan in self.state.replans if plan[0] < self.state.step]
+        self.state.replans = [*plans, (self.state.step, num_steps)]
 
     @property
     def num_steps(self) -> int:
@@ -325,7 +330,7 @@ class Trainer:
         is_loss = config.best_by == "loss"
         state.compare_by("loss" if is_loss else f"{config.best_by} of {config.translate_lines}")
         if self.budget is not None:
-            self.budget.used_before = state.elapsed
+            self.budget.used_before = state.elapsed or state.seconds  # without a time before
         self.distributed.on_rank_zero(lambda: self.metrics.start(state.step, state.evaluated))
         return snapshot is not None
 

@@ -165,12 +165,12 @@ class Recipe(Config):
                 "plans: those of an earlier run. Leave out one of the two.",
                 ("train.minutes", "train.replans"),
             )
-        if any(steps <= step for step, steps in train.replans) or [*train.replans] != sorted(
+        if any(steps < step for step, steps in train.replans) or [*train.replans] != sorted(
             train.replans
         ):
             yield Problem(
-                f"train.replans is {shown(train.replans)}: each plan needs more steps than were "
-                "done, and the plans are in order. Copy them from recipe.json of the run.",
+                f"train.replans is {shown(train.replans)}: no plan has fewer steps than were done, "
+                "and the plans are in order. Copy them from recipe.json of the run.",
                 ("train.replans",),
             )
         if train.rdrop_from and not train.rdrop:

@@ -61,7 +61,13 @@ from weft.training.model_card import model_card
 from weft.training.observer import RunObserver, Stage, no_stage
 from weft.training.recipe import DataConfig, Recipe
 from weft.training.run_opening import TOKENS, is_delivered, open_run_folder, remove_tokens
-from weft.training.run_plan import Invocation, continued_recipe, plan_run, write_recipe
+from weft.training.run_plan import (
+    Invocation,
+    continued_recipe,
+    follow_changes,
+    plan_run,
+    write_recipe,
+)
 from weft.training.run_record import CHANGES, num_changes, save_intervals, stored_recipe
 from weft.training.signals import stop_on_signals
 from weft.training.threads import threads_of_run
@@ -193,8 +199,10 @@ def train_in_process(
     with threads_of_run(out / RUN_FILE):
         recipe = plan_run(recipe, out, invocation, observer, make_trainer, corpus.valid)
         trainer = make_trainer()
-        if trainer.resume() and distributed.is_rank_zero:
-            report(f"{out}: resuming from step {trainer.state.step}")
+        if trainer.resume():
+            follow_changes(trainer, out)
+            if distributed.is_rank_zero:
+                report(f"{out}: resuming from step {trainer.state.step}")
         with stop_on_signals() as stop:
             trainer.run(observer.watch, stop)
         return save_final_model(trainer, files, out, corpus, tokenizer)

@@ -4,7 +4,8 @@
 
 run.json has the planned recipe, and the requested one under REQUESTED, so that the same command
 resumes the run. recipe.json is the planned recipe with all later plans of the steps and without
-train.minutes; training with it gives the same bits.
+train.minutes; training with it gives the same bits. New steps or a new time of a resumed run are a
+new plan too.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ from weft.training.loop import Data, Trainer
 from weft.training.observer import RunObserver
 from weft.training.probe import PROBE_SECONDS, ProbeResult, run_probe
 from weft.training.recipe import Recipe
-from weft.training.run_record import describe_run, stored_recipe
+from weft.training.run_record import changes_of, describe_run, stored_recipe
+from weft.training.time_budget import TARGET
 
+STEPS = "train.steps"
+LENGTHS = {STEPS, "train.minutes"}
+"""The settings that say how long a run goes on."""
 Tuning = Callable[[Recipe, ProbeResult], Recipe]
 
 
@@ -102,6 +107,20 @@ def plan_run(
     return planned
 
 
+def follow_changes(trainer: Trainer, out: Path) -> None:
+    """A new plan if the steps or the time of the run were changed when its checkpoint was the
+    newest; later checkpoints have the plan. Collective."""
+    state, budget = trainer.state, trainer.budget
+    changes = [each for each in changes_of(out) if LENGTHS & each["settings"].keys()]
+    if not changes or changes[-1]["step"] != state.step:
+        return
+    if STEPS in changes[-1]["settings"]:
+        trainer.set_steps(changes[-1]["settings"][STEPS][1])
+    elif budget is not None and budget.elapsed < TARGET * budget.seconds:
+        budget.step_seconds.append(state.seconds / state.step)
+        trainer.plan_steps()
+
+
 def write_recipe(out: Path, recipe: Recipe, replans: list[tuple[int, int]]) -> None:
     """Write recipe.json, if the run was planned."""
     if REQUESTED not in read_run(out):
@@ -109,4 +128,7 @@ def write_recipe(out: Path, recipe: Recipe, replans: list[tuple[int, int]]) -> N
     values: dict[str, Any] = recipe.to_dict()
     del values["data"]
     values["train"] |= {"minutes": None, "replans": [*values["train"]["replans"], *replans]}
+    given = [each["settings"][STEPS] for each in changes_of(out) if STEPS in each["settings"]]
+    if given:
+        values["train"]["steps"] = given[0][0]  # of the first plan
     write_json(out / RECIPE_FILE, values)

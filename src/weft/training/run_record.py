@@ -104,7 +104,7 @@ def check_changes(out: Path, changed: list[Difference], step: int, num_steps: in
             f"Use the old settings to continue it (`weft train --out {out}` does), or another "
             "--out for a new run."
         )
-    if changed and num_steps < step:
+    if num_steps < step and any(each.setting == "train.steps" for each in changed):
         raise UsageError(
             f"train.steps is {num_steps} but {out} has a checkpoint of step {step}: a run cannot "
             f"go back. Use {step} to end it there, or more."
@@ -147,15 +147,21 @@ def relative_paths(files: TrainingFiles, out: Path) -> dict[str, list[str]]:
     return {name: [relative(path) for path in paths] for name, paths in parts.items()}
 
 
+def changes_of(out: Path) -> list[dict[str, Any]]:
+    """The changes of the settings of a run, in order: step, and settings with both values."""
+    changes: list[dict[str, Any]] = read_run(out).get(CHANGES, [])
+    return changes
+
+
 def num_changes(out: Path) -> int:
     """How often the settings of a run were changed."""
-    return len(read_run(out).get(CHANGES, []))
+    return len(changes_of(out))
 
 
 def save_intervals(out: Path, save_every: int) -> list[tuple[int, int]]:
     """(step, save_every) in order: from after which step on the run saves how often."""
     name = "train.save_every"
-    changes = read_run(out).get(CHANGES, []) if (out / RUN_FILE).is_file() else []
+    changes = changes_of(out) if (out / RUN_FILE).is_file() else []
     changes = [each for each in changes if name in each["settings"]]
     first = changes[0]["settings"][name][0] if changes else save_every
     return [(0, first), *((each["step"], each["settings"][name][1]) for each in changes)]
