@@ -35,6 +35,12 @@ class StopError(Exception):
     """What a test lets a write fail with."""
 
 
+def replacing(path):
+    """`replaced_files` of a folder that exists."""
+    path.mkdir()
+    return replaced_files(path, "last")
+
+
 def stop(*args, **options):
     raise StopError
 
@@ -241,6 +247,20 @@ def test_a_full_disk_is_one_sentence_whoever_writes(tmp_path, error, new):
     assert text.startswith(f"{tmp_path / 'a'}: cannot be written (No space left on device). What")
     assert caught.value.errno == 28 and isinstance(caught.value, OSError)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("outer", [new_folder, replacing])
+def test_a_file_that_cannot_be_written_in_a_temporary_folder_is_not_named(tmp_path, outer):
+    """The message named .new-.../config.json, which was removed by then."""
+    with (
+        pytest.raises(DiskError) as caught,
+        outer(tmp_path / "a") as folder,
+        new_file(folder / "config.json"),
+    ):
+        raise OSError(28, "No space left on device")
+    assert str(caught.value).startswith(f"{tmp_path / 'a'}: cannot be written (No space left")
+    assert caught.value.errno == 28
+    assert not list(tmp_path.rglob("*new*"))
 
 
 def test_a_folder_appears_with_everything_in_it(tmp_path):

@@ -13,7 +13,7 @@ from .filesystem import Tree
 TIME_FIELDS = {"seconds", "elapsed", "tokens_per_second"}
 TIMED_FILES = ("scores.json", "state.json")
 """Files with such fields, apart from metrics.jsonl."""
-TEMPORARY = re.compile(r"^\.new-|\.\d+\.new$|^\.tmp\w{6}$")
+TEMPORARY = re.compile(r"^\.new-|\.\d+(-\w+)?\.new$|^\.tmp\w{6}$")
 """Names of files and folders that are being written; .tmpXXXXXX are those of safetensors."""
 MAX_LISTED = 4
 """Differences of two trees that are listed."""

@@ -21,6 +21,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
+from weft.checkpoint.atomic import PREFIX
+
 from .comparison import differences, is_leftover, with_common_names
 from .filesystem import Loss, ModelFileSystem, Tree, Write, hash_tree, read_tree, replay, write_tree
 from .recorder import CrashPoint, FaultLocation, Recording, location_of, record
@@ -241,6 +243,8 @@ class Harness:
         problems = check_sentence(result)
         if reason.lower() not in message.lower():
             problems.append(f"the message does not say {reason!r}: {message}")
+        if PREFIX in message:
+            problems.append(f"the message names a temporary file: {message}")
         return problems
 
     def check_kill(self, index: int) -> list[str]:

@@ -1,13 +1,15 @@
 """A tokenizer on disk: standard files that tokenizers and transformers open, and clear errors."""
 
 import json
+import os
+import resource
 
 import pytest
 import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.text.material import CORPUS, HARD, trained
-from weft.core.errors import DataError
+from weft.core.errors import DataError, DiskError
 from weft.text.tokenizer import Tokenizer
 from weft.text.tokenizer_files import write_atomically
 from weft.text.tokenizer_kinds import KINDS
@@ -112,3 +114,38 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_atomically(file, "new")
     assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
+    """It was an OSError without a file: the message said that standard output was full."""
+    file = trained().save(tmp_path / "t")
+    old = file.read_text()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # EFBIG, as Python ignores SIGXFSZ
+    try:
+        with pytest.raises(
+            DiskError, match=r"t/tokenizer.json: cannot be written \(File too large"
+        ):
+            trained().save(tmp_path / "t")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.read_text() == old
+    assert {one.name for one in file.parent.iterdir()} == {
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+def test_a_saved_tokenizer_is_on_disk_with_its_folders(tmp_path, monkeypatch):
+    """The files were flushed, but neither their names nor those of new folders."""
+    flushed = []
+    real = os.fsync
+
+    def fsync(handle):
+        flushed.append(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    trained().save(tmp_path / "new" / "t")
+    assert {str(one) for one in (tmp_path, tmp_path / "new", tmp_path / "new" / "t")} < {*flushed}
+    assert flushed[-1] == str(tmp_path / "new" / "t")

@@ -29,6 +29,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from weft.core.errors import DISK_ERRORS as DISK_ERRORS
 from weft.core.errors import DiskError
 
 PREFIX = ".new-"
@@ -39,7 +40,6 @@ TOKEN = secrets.token_hex(4)
 COUNTER = count()
 MAX_NAME = 100
 """Bytes of the target's name in a temporary name: file systems allow 255 in total."""
-DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 SHORT_WRITE = re.compile(r"requested and \d+ written")
 """numpy's message for a write that failed; it has no errno."""
@@ -280,10 +280,13 @@ def is_running(pid: int) -> bool:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Raise a DiskError that names `path` for errors of the disk in this block."""
+    """Raise a DiskError that names `path` for errors of the disk in this block. One that names a
+    temporary file, which is gone by then, names `path` instead."""
     try:
         yield
-    except DiskError:
+    except DiskError as error:
+        if error.path is not None and any(map(LEFTOVER.fullmatch, Path(error.path).parts)):
+            raise DiskError(error.number, path) from error
         raise
     except Exception as error:
         number = errno_of(error)

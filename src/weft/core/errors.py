@@ -14,6 +14,7 @@ asserts that print both values and are not in this tree.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ MAX_SHOWN = 80
 """Characters of a value in a message."""
 MAX_QUOTED = 300
 """Characters of a library's message in a message."""
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}
+"""The errno of a disk that is full or fails."""
 
 
 def shown(value: object) -> str:
@@ -86,15 +89,15 @@ class DiskError(DataError, OSError):
             "check the disk, or use another one, and run it again.",
             path,
         )
-        self.errno, self.strerror = number, reason
+        self.number = self.errno = number
+        self.strerror = reason
 
     def __str__(self) -> str:
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[type[DiskError], tuple[int, str | Path | None]]:
         """Errors are sent between the processes of a run."""
-        assert self.errno is not None
-        return type(self), (self.errno, self.path)
+        return type(self), (self.number, self.path)
 
 
 class LockedError(WeftError):

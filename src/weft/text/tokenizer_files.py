@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from weft.core.config import read_settings
-from weft.core.errors import DataError, shortened
+from weft.core.errors import DISK_ERRORS, DataError, DiskError, shortened
 from weft.text.special_tokens import CONFIG_KEYS, ROLES, SpecialTokens, find_special_tokens
 from weft.text.tokenizer_names import TOKENIZER_CONFIG_FILE as CONFIG_FILE
 from weft.text.tokenizer_names import TOKENIZER_FILE
@@ -85,12 +86,16 @@ def save_files(
     whole."""
     file = path if path.suffix == ".json" else path / TOKENIZER_FILE
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(file.parent)
+        if file.name == TOKENIZER_FILE:
+            write_atomically(file.with_name(CONFIG_FILE), config_json(special_tokens, config))
+        write_atomically(file, backend.to_str(pretty=True))
     except FileExistsError:
         raise DataError("is a file, not a folder. Name another place.", file.parent) from None
-    if file.name == TOKENIZER_FILE:
-        write_atomically(file.with_name(CONFIG_FILE), config_json(special_tokens, config))
-    write_atomically(file, backend.to_str(pretty=True))
+    except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise DiskError(error.errno, file) from error
+        raise
     return file
 
 
@@ -110,9 +115,9 @@ def config_json(special_tokens: SpecialTokens, config: TokenizerConfig | None) -
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a temporary file, flush it to disk and rename it, so that an interruption leaves the
-    old file or the new one."""
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
+    """Write a temporary file, flush it to disk, rename it and flush the rename, so that an
+    interruption leaves the old file or the new one."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
     try:
         with temporary.open("w", encoding="utf-8") as new:
             new.write(text)
@@ -122,3 +127,24 @@ def write_atomically(file: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    sync_folder(file.parent)
+
+
+def make_folders(folder: Path) -> None:
+    """Create a folder and its parents, and flush their names to disk."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in reversed(new):
+        sync_folder(one.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names of the files in a folder to disk."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder that may be written but not read
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
