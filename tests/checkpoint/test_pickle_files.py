@@ -378,6 +378,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_pickle(tmp_path / "nowhere.pt")
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_is_refused_instead_of_being_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pytorch_model.bin")
+    with pytest.raises(DataError, match="is a pipe or a device, not a file"):
+        read_pickle(tmp_path / "pytorch_model.bin")
+
+
 @IS_ZIP
 def test_a_file_cut_anywhere_is_refused(is_zip: bool, tmp_path: Path) -> None:
     whole = save({"a": torch.arange(6.0), "b": [torch.ones(2)]}, tmp_path / "x.pt", is_zip)

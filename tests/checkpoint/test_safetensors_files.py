@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 import tracemalloc
@@ -36,6 +37,13 @@ def test_one_file_is_read_by_name(tmp_path: Path) -> None:
     for name, tensor in read_all(source).items():
         assert torch.equal(tensor, TENSORS[name])
     assert open_safetensors(tmp_path / "empty") is None
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_refused_instead_of_being_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / WEIGHTS_FILE)
+    with pytest.raises(DataError, match="model.safetensors: is a pipe or a device, not a file"):
+        open_file(tmp_path / WEIGHTS_FILE)
 
 
 def write_shards(folder: Path, **changes: str) -> None:

@@ -130,3 +130,46 @@ def test_the_command_names_what_differs_and_fails(folder, capsys):
     shutil.rmtree(folder)
     save_folder(folder, tiny())
     assert main(["info", str(folder), "--verify", "--json"]) == 0
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_file_whose_hash_was_cut_off_is_not_ok(folder, name):
+    """Every other file was ok, and so was the folder."""
+    lines = (folder / SUMS_FILE).read_text().splitlines(keepends=True)
+    (folder / SUMS_FILE).write_text(
+        "".join(line for line in lines if not line.endswith(f"{name}\n"))
+    )
+    with pytest.raises(DataError, match=f"m: has {name}, which SHA256SUMS does not name: it was"):
+        verify(folder)
+
+
+def test_a_file_that_was_added_to_a_model_is_not_ok(folder):
+    """Some change what is loaded: the index of shards, a template for chats, more weights."""
+    (folder / "notes.txt").write_text("of the user")
+    assert set(results(folder).values()) == {"ok"}
+    for name in ("model.safetensors.index.json", "generation_config.json", "x.safetensors"):
+        (folder / name).write_text("{}")
+        with pytest.raises(DataError, match=f"has {name}, which SHA256SUMS does not name"):
+            verify(folder)
+        (folder / name).unlink()
+    assert set(results(folder).values()) == {"ok"}
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../secret", "a/../../secret"])
+def test_a_file_outside_of_the_folder_is_not_read(folder, name):
+    """/dev/zero was read without end."""
+    with (folder / SUMS_FILE).open("a") as sums:
+        sums.write(f"{'0' * 64}  {name}\n")
+    with pytest.raises(DataError, match=rf"SHA256SUMS, line \d: names '{name}', which is not in"):
+        verify(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer_config.json"])
+def test_a_pipe_or_a_device_in_the_place_of_a_file_is_missing(folder, name):
+    """A pipe was waited for, and a device read, without end."""
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert results(folder)[name] == "missing"
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    assert results(folder)[name] == "missing"

@@ -228,6 +228,15 @@ def test_only_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
+@pytest.mark.timeout(20)
+def test_only_a_regular_file_is_loaded(tmp_path: Path) -> None:
+    """A pipe was waited for, in the thread of the engine."""
+    os.mkfifo(tmp_path / "cache")
+    for path in (tmp_path / "cache", tmp_path, Path("/dev/zero")):
+        with pytest.raises(DataError, match="is not a file. Name a file that save_cache has"):
+            make("gqa").load_cache(path)
+
+
 def test_one_process_saves_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, path = make("gqa"), tmp_path / "cache"
     run(engine, PROMPTS[:1])

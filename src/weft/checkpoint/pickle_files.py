@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from weft.checkpoint.pickle_header import BIN_FILE, BIN_INDEX, ZIP_MAGIC, Placeholder
-from weft.checkpoint.safetensors_header import read_weight_map
+from weft.checkpoint.safetensors_header import check_is_file, read_weight_map
 from weft.checkpoint.tensor_source import InMemorySource
 from weft.core.errors import DataError
 
@@ -127,6 +127,7 @@ def extra_globals(path: Path, packages: frozenset[str], is_zip: bool) -> list[Sa
 
 def check_container(path: Path) -> bool:
     """Whether a file is a zip; a DataError if it cannot be read, is empty or is compressed."""
+    check_is_file(path)
     try:
         with path.open("rb") as file:
             start = file.read(len(ZIP_MAGIC))

@@ -54,6 +54,7 @@ def open_safetensors_header(folder: Path) -> SafetensorsHeader | None:
 def open_file(path: Path) -> Any:
     """A `safe_open` object, whose header is valid. It reads no data: the framework only says
     which library would be imported for that."""
+    check_is_file(path)
     try:
         return safe_open(path, framework="np")
     except FileNotFoundError:
@@ -62,6 +63,12 @@ def open_file(path: Path) -> Any:
         raise DataError(
             f"is not a complete safetensors file ({shortened(error)}). Copy it again.", path
         ) from None
+
+
+def check_is_file(path: Path) -> None:
+    """A DataError for a pipe or a device, which would be waited for without end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError("is a pipe or a device, not a file. Copy the whole model folder.", path)
 
 
 def open_shards(folder: Path) -> dict[Path, Any]:

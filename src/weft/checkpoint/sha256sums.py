@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from weft.core.errors import DataError
+from weft.core.errors import DataError, shown
 
 SUMS_FILE = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -47,5 +47,11 @@ def read_sums(folder: Path) -> Mapping[str, str]:
         match = LINE.fullmatch(line)
         if match is None:
             raise DataError("is not a line of sha256sum. Copy the file again.", file, number)
+        if match[2].startswith("/") or ".." in match[2].split("/"):
+            raise DataError(
+                f"names {shown(match[2])}, which is not in this folder. Copy the file again.",
+                file,
+                number,
+            )
         sums[match[2]] = match[1]
     return sums

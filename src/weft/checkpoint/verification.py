@@ -19,8 +19,14 @@ from weft.checkpoint.model_catalog import CATALOG
 from weft.checkpoint.pulled_models import pulled_folder, resolve
 from weft.checkpoint.run_files import CHECKPOINTS, checkpoint_folder, checkpoint_steps
 from weft.checkpoint.run_selection import candidate_steps, split_run_path
-from weft.checkpoint.sha256sums import SUMS_FILE, file_sha256, read_sums
+from weft.checkpoint.sha256sums import SUMS_FILE, file_sha256, files_of, read_sums
 from weft.core.errors import DataError
+
+LOADED_FILES = {
+    *(set(MODEL_FILES) - {SUMS_FILE}),
+    *("generation_config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"),
+}
+WEIGHTS = (".safetensors", ".bin")
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ def verify(model: str | Path) -> list[FileCheck]:
     if not path.exists():
         raise DataError("there is no such model. Check the path.", path)
     if path.is_dir():
-        checks = read_consistently(path, MODEL_FILES, partial(check_folder, model))
+        checks = read_consistently(path, MODEL_FILES, partial(check_whole_folder, model))
     else:
         checks = check_folder(model, path.parent, path.name)
     if (path / RUN_FILE).is_file():
@@ -65,6 +71,27 @@ def recorded_sums(model: str | Path, folder: Path) -> Mapping[str, str]:
     return sums
 
 
+def check_whole_folder(model: str | Path, folder: Path) -> list[FileCheck]:
+    """`check_folder`, and a DataError for a file that belongs to a model but has no hash among
+    those of the others: it was added later, or SHA256SUMS was cut."""
+    checks = check_folder(model, folder)
+    names = {check.file for check in checks}
+    for file in files_of(folder) if names else ():
+        name = file.relative_to(folder).as_posix()
+        if name not in names and is_model_file(name):
+            raise DataError(
+                f"has {name}, which {SUMS_FILE} does not name: it was added later, or {SUMS_FILE} "
+                "is not complete. Remove the file, or copy the model again.",
+                folder,
+            )
+    return checks
+
+
+def is_model_file(name: str) -> bool:
+    """Whether a file of a folder can change what is loaded from it."""
+    return name in LOADED_FILES or ("/" not in name and Path(name).suffix in WEIGHTS)
+
+
 def check_folder(model: str | Path, folder: Path, only: str | None = None) -> list[FileCheck]:
     return list(check_files(folder, recorded_sums(model, folder), only))
 
@@ -77,12 +104,19 @@ def check_files(folder: Path, sums: Mapping[str, str], only: str | None) -> Iter
     for name, digest in sums.items():
         if only not in (None, name):
             continue
-        try:
-            is_same = file_sha256(folder / name) == digest
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        actual = actual_sha256(folder / name)
+        if actual is None:
             yield FileCheck(name, "missing")
-            continue
-        yield FileCheck(name, "ok" if is_same else "differs")
+        else:
+            yield FileCheck(name, "ok" if actual == digest else "differs")
+
+
+def actual_sha256(file: Path) -> str | None:
+    """None if there is no such file, or a pipe or a device, whose content does not end."""
+    try:
+        return file_sha256(file) if file.is_file() else None
+    except FileNotFoundError:  # removed meanwhile
+        return None
 
 
 def check_checkpoints(run: Path, only: int | None = None) -> Iterator[FileCheck]:

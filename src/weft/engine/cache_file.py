@@ -179,6 +179,8 @@ def write_rows(tensors: Mapping[str, Tensor], store: KVStore, new_ids: Mapping[i
 
 def read_file(path: Path, key: Key, store: KVStore) -> dict[str, Tensor]:
     """The tensors of a file, after checking its key, their shapes and their checksums."""
+    if path.exists() and not path.is_file():
+        raise DataError("is not a file. Name a file that save_cache has written.", path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
