@@ -103,7 +103,11 @@ def name_of(folder_name: str) -> str:
 def resolve(model: str | Path) -> Path:
     """An existing path unchanged; otherwise the pulled model of that name, if there is one."""
     path, name = Path(model), str(model)
-    if path.exists() or not NAME.fullmatch(name):
+    try:
+        exists = path.exists()
+    except OSError as error:  # such as a name that is too long
+        raise DataError(f"cannot be opened ({error.strerror}). Check the path.", path) from None
+    if exists or not NAME.fullmatch(name):
         return path
     folder = pulled_folder(name)
     if not folder.is_dir():

@@ -16,7 +16,7 @@ import sys
 import torch
 from torch import nn
 
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shown
 from weft.core.registry import pick
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @
 
 def choose_device(name: str = "auto") -> torch.device:
     """'auto', 'cpu', 'cuda', 'cuda:1' or 'mps' -> a device of this machine."""
+    if not isinstance(name, str):
+        raise UsageError(f"device is {shown(name)}: it must be a str. Use 'cpu' or 'auto'.")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
@@ -63,6 +65,8 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """'auto' or a key of DTYPES -> a dtype that works on the device."""
+    if not isinstance(name, str):
+        raise UsageError(f"dtype is {shown(name)}: it must be a str, as 'float32'. Use a name.")
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     dtype = pick(DTYPES, name, "dtype")

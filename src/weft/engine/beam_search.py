@@ -31,11 +31,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shown
 from weft.engine.input_batch import InputBatch, SampledTokens
 from weft.engine.logits import Banned, NextTokenLogits
 from weft.engine.model_runner import CompiledDecode
@@ -63,6 +64,13 @@ class BeamConfig:
     that scores agree."""
 
     def __post_init__(self) -> None:
+        for name, value in (("beam", self.width), ("num_best", self.num_best)):
+            if not isinstance(value, Real):
+                raise UsageError(f"{name} is {shown(value)}: it must be an integer. Use one.")
+        if not isinstance(self.length_penalty, Real):
+            raise UsageError(
+                f"length_penalty is {shown(self.length_penalty)}: it must be a number. Use one."
+            )
         if self.width < 1 or not 1 <= self.num_best <= self.width:
             raise UsageError(
                 f"beam is {self.width} and num_best {self.num_best}: beam must be at least 1, and "

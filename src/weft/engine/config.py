@@ -20,6 +20,7 @@ DYNAMIC_SCALING = (
 )
 POSITION_TABLE = " (position.max_len, the rows of the model's table of learned positions)"
 
+MAX_CACHE_GIB = 65536
 WORKING_GIB = 1.0
 """For the requests that run, if nothing is kept between them."""
 
@@ -85,7 +86,9 @@ class SchedulerConfig(Config):
 class EngineConfig(Config):
     """Defaults suit a small model on an ordinary machine."""
 
-    cache_gib: Literal["auto"] | Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    cache_gib: (
+        Literal["auto"] | Annotated[float, Field(ge=0, le=MAX_CACHE_GIB, allow_inf_nan=False)]
+    ) = 1.0
     """KV cache size in GiB, for all sequences and sources; memory is assigned as it is used. auto:
     half of the available memory. 0: nothing is kept between requests, neither prefixes nor encoded
     sources; those that run have 1 GiB."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shown
 from weft.text.tokenizer import Tokenizer
 
 Reason = Literal["end", "stop", "length"]
@@ -139,9 +139,11 @@ def overlap(text: str, stop: str) -> int:
 
 def check_stops(stops: Sequence[str]) -> None:
     """Raise a UsageError for a str instead of a list, for too many stop strings, and for one that
-    is empty or too long: they are searched for after every token."""
+    is no text, empty or too long: they are searched for after every token."""
     if isinstance(stops, str):
         raise UsageError(f"stop is the str {stops!r}: pass a list of them. Use [stop] for one.")
+    if not isinstance(stops, Collection) or not all(isinstance(stop, str) for stop in stops):
+        raise UsageError(f"stop is {shown(stops)}: it must be a list of str. Use texts.")
     if "" in stops:
         raise UsageError("a stop is '': it must have at least one character. Leave it out.")
     if len(stops) > MAX_STOPS:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,8 @@ def multiple_size(multiple: object) -> int:
     states."""
     if isinstance(multiple, bool) or not isinstance(multiple, (int, float)):
         return 0
+    if isinstance(multiple, float) and not isfinite(multiple):
+        return 0  # not JSON, which is refused later
     if isinstance(multiple, int) and abs(multiple) > 10**18:
         return MAX_MULTIPLE + 1
     try:

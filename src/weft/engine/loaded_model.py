@@ -16,6 +16,7 @@ and an alternative.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from weft.checkpoint.formats import load_checkpoint
 from weft.checkpoint.pulled_models import resolve
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.core.device import choose_device, choose_dtype, device_of, dtype_of
-from weft.core.errors import DataError, UsageError
+from weft.core.errors import DataError, UsageError, shown
 from weft.engine.async_engine import AsyncEngine
 from weft.engine.beam_search import BeamConfig
 from weft.engine.client import (
@@ -103,6 +104,13 @@ def load_checkpoint_for(
     engine: EngineConfig | Mapping[str, Any] | None = None,
 ) -> tuple[Checkpoint, EngineConfig | None]:
     """The checkpoint on a device, ready for an engine with these settings, and the settings."""
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError(f"model is {shown(model)}: it must be a path or a name. Use a str.")
+    if not isinstance(engine, EngineConfig | Mapping | None):
+        raise UsageError(
+            f"engine is {shown(engine)}: it must be an EngineConfig or a dict of its fields. Use "
+            'one, as {"cache_gib": 4}.'
+        )
     place = choose_device(device)
     settings = EngineConfig.from_dict(engine, "engine") if isinstance(engine, Mapping) else engine
     number_format = choose_dtype(dtype, place)
@@ -167,9 +175,15 @@ def check_task(kind: str, task: Task) -> None:
 
 
 def check_is_list(texts: Sequence[str], name: str = "texts") -> None:
-    """Raise a UsageError for a str: each of its characters would be taken for a text."""
+    """Raise a UsageError for a str, each of whose characters would be taken for a text, and for
+    everything else that is not a list of str."""
     if isinstance(texts, str):
         raise UsageError(f"{name} is a str: pass a list of them. Use [text] for one.")
+    if isinstance(texts, Mapping) or not (hasattr(texts, "__len__") and hasattr(texts, "__iter__")):
+        raise UsageError(f"{name} is {shown(texts)}: it must be a list of texts. Use one.")
+    wrong = [text for text in texts if not isinstance(text, str)]
+    if wrong:
+        raise UsageError(f"{name} has {shown(wrong[0])}: each of them must be a str. Decode it.")
 
 
 class LoadedModel:
