@@ -78,6 +78,11 @@ REFUSED = {
         {"embedding_length": 0},
         "embedding_length is 0: it must be an integer above 0",
     ),
+    "too large": (
+        "llama",
+        {"embedding_length": 2**31},
+        "embedding_length is 2147483648: it must be at most 2,147,483,647",
+    ),
     "flag": ("qwen2", {"context_length": True}, "context_length is True"),
     "text": ("llama", {"rope__freq_base": "x"}, "freq_base is 'x': it must be a number"),
     "number": ("llama", {"rope__scaling__type": 3}, "rope.scaling.type is 3: it must be a string"),

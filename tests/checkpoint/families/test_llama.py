@@ -98,6 +98,13 @@ def test_a_billion_layers_are_refused_before_anything_is_made() -> None:
         FAMILY.read_hf(HFConfig(config, Path("config.json")))
 
 
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "max_position_embeddings"])
+def test_a_size_that_is_too_large_is_not_said_to_be_below_1(key: str) -> None:
+    config = LlamaConfig(**SIZES).to_dict() | {key: 2**31}
+    with pytest.raises(DataError, match=f"{key} is 2147483648: it must be at most 2,147,483,647"):
+        FAMILY.read_hf(HFConfig(config, Path("config.json")))
+
+
 def saved(folder: Path, **changes: object) -> Path:
     LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(folder)
     path = folder / "config.json"

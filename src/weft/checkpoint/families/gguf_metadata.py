@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.families.hf_config import MAX_EXPERTS, ORIGINAL_LENGTH, HFConfig
+from weft.checkpoint.families.hf_config import MAX_EXPERTS, MAX_SIZE, ORIGINAL_LENGTH, HFConfig
 from weft.checkpoint.weight_rules import WeightRule
 from weft.core.errors import DataError, UsageError, shown
 from weft.models.config import MAX_LAYERS
@@ -84,8 +84,10 @@ class GGUFMetadata:
     def size(self, key: str, default: int | None = None) -> int:
         """An integer of at least 1."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.fail(key, shown(value), "an integer above 0")
+        if value > MAX_SIZE:
+            self.fail(key, shown(value), f"at most {MAX_SIZE:,}")
         if key.endswith("block_count") and value > MAX_LAYERS:
             self.fail(key, shown(value), f"at most {MAX_LAYERS:,}")
         if key == "expert_count" and value > MAX_EXPERTS:

@@ -67,6 +67,7 @@ ROPE_TYPES = {
     "llama3": ("factor", ORIGINAL_LENGTH, "low_freq_factor", "high_freq_factor"),
 }
 """RoPE scaling rules and the keys that each has."""
+MAX_SIZE = 2**31 - 1
 MAX_EXPERTS = 10_000
 """More than any model has: the tensors of all experts are named before a file is compared."""
 LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
@@ -93,11 +94,13 @@ class HFConfig:
         value = self.get(key, default)
         if value is None:
             raise DataError(f"has no {key}, which this family needs.", self.path)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise DataError(f"{key} is {shown(value)}: it must be an integer above 0.", self.path)
-        limit = MAX_LAYERS if key.endswith("layers") else MAX_EXPERTS if "experts" in key else value
+        limit = MAX_SIZE
+        if key.endswith("layers") or "experts" in key:
+            limit = MAX_LAYERS if key.endswith("layers") else MAX_EXPERTS
         if value > limit:
-            raise DataError(f"{key} is {value}: it must be at most {limit:,}.", self.path)
+            raise DataError(f"{key} is {shown(value)}: it must be at most {limit:,}.", self.path)
         return value
 
     def has_tensor(self, name: str, default: bool) -> bool:
