@@ -90,6 +90,20 @@ def test_pages_for_the_longest_sequence_are_limited_by_the_memory(
         engine.step()
 
 
+@pytest.mark.parametrize("cache_gib", ["auto", 1e-6])
+def test_the_longest_sequence_leaves_half_of_the_memory(
+    cache_gib: Any, half_a_gib: MemoryLimit
+) -> None:
+    """Its pages took all that was left: the next allocation ended the process."""
+    config = EngineConfig(cache_gib=cache_gib, page_size=4)
+    checkpoint = tiny("decoder", max_len=2_000_000)
+    engine = Engine(checkpoint.model, checkpoint.tokenizer, config)
+    free = half_a_gib.available - workspace_bytes(checkpoint.model.config, config)
+    assert 0.45 * free < engine.runner.need_store().num_bytes <= 0.5 * free
+    with pytest.raises(UsageError, match="but the KV cache has"):
+        engine.submit(GenerationRequest((5,), 1_999_000))
+
+
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     half_a_gib: MemoryLimit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +230,25 @@ def test_a_real_limit_gives_a_message_instead_of_a_crash(tmp_path: Path) -> None
     assert done.returncode == 2, done.stderr
     assert "are left of the address space limit (ulimit -v)" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("left", [0.5, 0.8])
+def test_a_real_limit_never_ends_the_process(left: float, tmp_path: Path) -> None:
+    """With --cache auto the library of the tokenizers could not allocate 3 bytes, and aborted."""
+    folder = tiny_folder(tmp_path / "model", "decoder", max_len=2_000_000)
+    code = (
+        "import resource, sys, torch; from weft.core.memory import read_fields, PROC\n"
+        "import weft.cli.generate, weft.engine.loaded_model; from weft.cli.app import main\n"
+        f"limit = read_fields(PROC / 'self' / 'status')['VmSize'] + int({left} * (1 << 30))\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "generate", str(folder), "the", "--cache", "auto"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 2), done.stderr
+    if done.returncode == 2:
+        assert "are left of the address space limit (ulimit -v)" in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])

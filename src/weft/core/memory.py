@@ -3,7 +3,8 @@
     machine          MemAvailable of /proc/meminfo
     control groups   memory.max (v2) or memory.limit_in_bytes (v1) of each group that the process is
                      in; a process that exceeds one of them is killed without a message
-    RLIMIT_AS        ulimit -v: address space, of which a process uses more than memory
+    RLIMIT_AS        ulimit -v: address space, of which a process uses more than memory; the threads
+                     that are started later need THREAD_BYTES each
 
 File contents that a control group has cached count as available, because the kernel drops them
 before it kills a process. Where nothing is known, as outside of Linux, there is no limit.
@@ -16,9 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from weft.core.cpu_limits import available_cpus
+
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 UNLIMITED = 1 << 60
 """Version 1 has no word for 'no limit', but a number larger than any memory."""
+
+
+THREAD_BYTES = 72 << 20
+"""Address space of a thread: its stack of 8 MiB, and the 64 MiB that malloc reserves for it."""
+THREADS_PER_CPU = 2
+"""Those of the matrix products and those of the tokenizers."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,9 @@ def memory_limits(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Memory
     yield from group_limits(proc, cgroups)
     used, (limit, _) = read_fields(proc / "self" / "status"), resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and "VmSize" in used:
-        yield MemoryLimit(max(0, limit - used["VmSize"]), "the address space limit (ulimit -v)")
+        used_later = THREAD_BYTES * THREADS_PER_CPU * available_cpus()
+        left = limit - used["VmSize"] - used_later
+        yield MemoryLimit(max(0, left), "the address space limit (ulimit -v)")
 
 
 def group_limits(proc: Path, cgroups: Path) -> Iterator[MemoryLimit]:

@@ -22,8 +22,8 @@ from weft.models.config import ModelConfig
 from weft.models.cost import cost_of
 
 AUTO_SHARE = 0.5
-"""Share of the available memory that cache_gib = auto uses; the rest is for other processes and for
-errors of the estimate."""
+"""Share of the available memory that cache_gib = auto uses, and the maximum for the pages of the
+longest sequence; the rest is for other processes and for errors of the estimate."""
 NUMBERS_PER_WIDTH = 16
 """Numbers stored per token in a step, as a multiple of the width: queries, keys, values, a gated
 feed-forward layer of four times the width, and copies."""
@@ -84,8 +84,8 @@ def cache_pages(
     model: ModelConfig, config: EngineConfig, page_bytes: int, min_pages: int, device: torch.device
 ) -> int:
     """Pages of the KV cache: those of cache_gib, or the `min_pages` of a sequence of the maximum
-    length if they are more and fit (unless is_cache_limit). A UsageError if the pages of cache_gib
-    do not fit, or are fewer than `MIN_PAGES`."""
+    length if they are more (unless is_cache_limit), up to AUTO_SHARE of the available memory. A
+    UsageError if the pages of cache_gib do not fit, or are fewer than `MIN_PAGES`."""
     limit, size = device_memory(device), config.working_gib
     if config.is_cache_limit and size != "auto":
         min_pages = limited_pages(size, page_bytes)
@@ -97,7 +97,8 @@ def cache_pages(
     cache = int(AUTO_SHARE * free if size == "auto" else size * GIB)
     if cache > free or free < 0:
         raise too_large(limit, max(0, cache), workspace)
-    return max(MIN_PAGES, cache // page_bytes, min(min_pages, free // page_bytes))
+    most = int(AUTO_SHARE * free) // page_bytes
+    return max(MIN_PAGES, cache // page_bytes, min(min_pages, most))
 
 
 def checked_pages(num_pages: int, page_bytes: int, device: torch.device) -> int:
