@@ -154,6 +154,31 @@ def folder(tmp_path):
     return tmp_path / "f"
 
 
+@pytest.mark.parametrize("has_exchange", [True, False])
+def test_a_folder_is_replaced_as_a_whole(tmp_path, monkeypatch, has_exchange):
+    """tests/faults kills it at every point."""
+    if not has_exchange:
+        monkeypatch.setattr(atomic.ctypes, "CDLL", lambda *args, **options: object())
+    for content in ("old", "new"):
+        with new_folder(tmp_path / "f", replace=True) as folder:
+            (folder / content).write_text(content)
+        assert os.listdir(tmp_path / "f") == [content]
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_folder_keeps_its_name_while_it_is_replaced(tmp_path, monkeypatch):
+    """Between two renames there was none."""
+    with new_folder(tmp_path / "f"):
+        pass
+    seen, rename = [], Path.rename
+    monkeypatch.setattr(
+        Path, "rename", lambda self, to: (rename(self, to), seen.append((tmp_path / "f").exists()))
+    )
+    with new_folder(tmp_path / "f", replace=True) as folder:
+        (folder / "x").touch()
+    assert all(seen) and (tmp_path / "f" / "x").exists()
+
+
 def replace_all(folder):
     with replaced_files(folder, last="last") as new:
         (new / "inner").mkdir()

@@ -19,9 +19,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tests.engine.tiny import LINES, tiny
-from weft.checkpoint.atomic import sync
+from weft.checkpoint.atomic import new_folder, sync
 from weft.checkpoint.formats import load_checkpoint
-from weft.checkpoint.weft_folder import Checkpoint, save_folder
+from weft.checkpoint.weft_folder import Checkpoint, save_folder, write_contents
+from weft.checkpoint.writer_lock import lock_path, writer_lock
 from weft.cli.app import exit_code, main, sentence
 from weft.engine.cache_file import fingerprint
 from weft.engine.config import EngineConfig
@@ -116,6 +117,14 @@ def byte_level_tokenizer(lines: list[str]) -> Tokenizer:
 @reported
 def save_model(path: str, seed: str, width: str = "16", template: str | None = None) -> None:
     save_folder(Path(path), checkpoint(seed, width, template))
+
+
+@reported
+def pull_model(path: str, seed: str) -> None:
+    """Replace a folder as a whole, as `weft pull` does."""
+    folder = Path(path)
+    with writer_lock(folder, lock_path(folder)), new_folder(folder, replace=True) as new:
+        write_contents(new, checkpoint(seed, "16", None))
 
 
 @reported

@@ -62,6 +62,7 @@ SCENARIOS = [
         ((*MODEL, "16", "{{ messages }}"),),  # the other one has no template
         ("describe_model", "model"),
     ),
+    Scenario("pull again", ("pull_model", "model", "4"), (MODEL,), ("describe_model", "model")),
     Scenario(
         "train",
         TRAIN,

@@ -16,6 +16,7 @@ are removed and the old content stays.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -41,6 +42,10 @@ COUNTER = count()
 MAX_NAME = 100
 """Bytes of the target's name in a temporary name: file systems allow 255 in total."""
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of renameat2: paths relative to the working folder; exchange instead of replace."""
+NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+"""The errno of a system, or a file system, that has no exchange."""
 SHORT_WRITE = re.compile(r"requested and \d+ written")
 """numpy's message for a write that failed; it has no errno."""
 
@@ -152,20 +157,34 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """A temporary folder to fill, renamed to `path` when the block ends without an error. `path`
-    must not exist by then, unless `replace` is set: then it is removed after the new folder is
-    complete. A kill between the two renames leaves none."""
+    must not exist by then, unless `replace` is set: then the two exchange their names."""
     with disk_errors(path):
         make_folder(path.parent)
         with temporary_folder(path) as temporary:
             yield temporary
             sync_tree(temporary)
-            old = temporary_name(path)
             if replace and path.exists():
-                path.rename(old)
-            temporary.rename(path)
+                exchange(temporary, path)
+            else:
+                temporary.rename(path)
             sync(path.parent)
-            if old.exists():
-                shutil.rmtree(old)
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Exchange the names of two folders. Where the system cannot do it in one step, a kill may
+    leave `second` under a temporary name."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        names = os.fsencode(first), os.fsencode(second)
+        if libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in NO_EXCHANGE:
+            raise OSError(number, os.strerror(number), str(second))
+    between = temporary_name(second)
+    second.rename(between)
+    first.rename(second)
+    between.rename(first)
 
 
 @contextmanager
