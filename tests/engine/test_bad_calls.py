@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from weft.core.errors import ConfigError, DataError, UsageError
+from weft.engine.beam_search import BeamConfig
 from weft.engine.loaded_model import LoadedModel, load
+from weft.engine.request import GenerationRequest
 
 from .tiny import tiny
 
@@ -40,6 +42,59 @@ CALLS: dict[str, tuple[str, Call, list[Any]]] = {
         [nan, float("inf"), -float("inf")],
     ),
 }
+
+
+HUGE: list[Any] = [10**400, -(10**400), 10**5000, -(10**5000)]
+"""Python neither turns them into floats nor prints the last two."""
+COUNT_OF_SCHEMA = ("minLength", "maxLength", "minItems", "maxItems", "minProperties")
+HUGE_CALLS: dict[str, Call] = {
+    "max_tokens": lambda m, number: m.generate("the", max_tokens=number),
+    "n": lambda m, number: m.completions(["the"], n=number),
+    "logprobs": lambda m, number: m.generate("the", logprobs=number),
+    "temperature": lambda m, number: m.generate("the", temperature=number),
+    "repetition_penalty": lambda m, number: m.generate("the", repetition_penalty=number),
+    "a biased id": lambda m, number: m.generate("the", logit_bias={number: 1}),
+    "a bias": lambda m, number: m.generate("the", logit_bias={5: number}),
+    "a banned id": lambda m, number: m.generate("the", banned=[number]),
+    "an id": lambda m, number: m.client.generate(GenerationRequest((5, number), 3)),
+    "an end": lambda m, number: m.client.generate(
+        GenerationRequest((5,), 3, ends=frozenset([number]))
+    ),
+    "min_tokens": lambda m, number: m.client.generate(
+        GenerationRequest((5,), 3, min_tokens=number)
+    ),
+    "a text": lambda m, number: m.embed([number]),
+    "a stop": lambda m, number: m.generate("the", stop=[number]),
+    "beam": lambda m, number: m.client.generate(
+        GenerationRequest((5,), 3, beam=BeamConfig(number), ends=frozenset([2]))
+    ),
+    "num_best": lambda m, number: BeamConfig(2, num_best=number),
+    "length_penalty": lambda m, number: BeamConfig(2, number),
+    **{
+        name: lambda m, number, name=name: load("/nowhere", engine={name: number})
+        for name in ("num_pages", "token_budget", "max_running", "page_size", "cache_gib")
+    },
+}
+
+
+@pytest.mark.parametrize("number", HUGE, ids=["1e400", "-1e400", "1e5000", "-1e5000"])
+@pytest.mark.parametrize("name", HUGE_CALLS)
+def test_an_integer_beyond_all_floats_is_one_sentence(
+    name: str, number: int, models: dict[str, LoadedModel]
+) -> None:
+    """They were an OverflowError, or a ValueError about the conversion of integers to text."""
+    with pytest.raises((UsageError, ConfigError), match=r"^[^\n]{1,600}$|problems in the"):
+        HUGE_CALLS[name](models["decoder"], number)
+
+
+@pytest.mark.parametrize("number", [10**400, 10**5000], ids=["1e400", "1e5000"])
+@pytest.mark.parametrize("name", COUNT_OF_SCHEMA)
+def test_a_count_of_a_schema_beyond_all_floats_is_one_sentence(
+    name: str, number: int, models: dict[str, LoadedModel]
+) -> None:
+    """A JSON body with 400 digits was an OverflowError."""
+    with pytest.raises(UsageError, match=f"{name} of the JSON schema is .*: at most 100000 is all"):
+        models["decoder"].generate("the", json_schema={"type": "string", name: number})
 
 
 @pytest.fixture(scope="module")

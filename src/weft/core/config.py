@@ -166,7 +166,7 @@ def wrong_choice(detail: ErrorDetails, name: str) -> Problem:
     value = context.get("tag", detail["input"])
     if detail["type"] != "literal_error":
         name = dotted([name, "kind"]) if name else "kind"
-    guess = nearest(str(value), choices)
+    guess = nearest(value, choices) if isinstance(value, str) else None
     hint = f"Did you mean '{guess}'?" if guess else "Use one of these."
     return Problem(f"{name} is {shown(value)}: allowed are {', '.join(choices)}. {hint}", (name,))
 
@@ -208,8 +208,7 @@ def unknown_key(
 ) -> str:
     """The message for a key that no settings class has, with the nearest known key."""
     known = known_keys(cls, path[:-1], values)
-    path = [part[:MAX_SHOWN] for part in path]
-    guess = nearest(path[-1], known)
+    guess = nearest(path[-1][:MAX_SHOWN], known)
     hint = f"Did you mean '{guess}'? " if guess else ""
     return f"{dotted(path, prefix)} is not a setting. {hint}Known here: {', '.join(sorted(known))}."
 
@@ -251,7 +250,9 @@ def config_classes(annotation: Any) -> list[type[BaseModel]]:
 
 
 def dotted(path: Iterable[str], prefix: str = "") -> str:
-    return ".".join([prefix, *path] if prefix else path)
+    """The name of a setting. A key that a user chose, such as a token id, may be long."""
+    parts = [part[:MAX_SHOWN] for part in path]
+    return ".".join([prefix, *parts] if prefix else parts)
 
 
 # Overrides and files.

@@ -30,7 +30,10 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}
 
 def shown(value: object) -> str:
     """repr of a value for a message; in a damaged file a value may be very long."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print integers of more than 4,300 digits
+        return f"a value of type {type(value).__name__} with an integer of thousands of digits"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 

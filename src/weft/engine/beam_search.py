@@ -73,13 +73,13 @@ class BeamConfig:
             )
         if self.width < 1 or not 1 <= self.num_best <= self.width:
             raise UsageError(
-                f"beam is {self.width} and num_best {self.num_best}: beam must be at least 1, and "
-                "num_best from 1 to beam. Use a wider beam."
+                f"beam is {shown(self.width)} and num_best {shown(self.num_best)}: beam must be at "
+                "least 1, and num_best from 1 to beam. Use a wider beam."
             )
         if not 0 <= self.length_penalty <= MAX_PENALTY:
             raise UsageError(
-                f"length_penalty is {self.length_penalty:g}: it must be from 0 to {MAX_PENALTY}. "
-                "1 is the mean per token, 0 the plain sum."
+                f"length_penalty is {shown(self.length_penalty)}: it must be from 0 to "
+                f"{MAX_PENALTY}. 1 is the mean per token, 0 the plain sum."
             )
 
 

@@ -20,7 +20,7 @@ DYNAMIC_SCALING = (
 )
 POSITION_TABLE = " (position.max_len, the rows of the model's table of learned positions)"
 
-MAX_CACHE_GIB = 65536
+MAX_CACHE_GIB, MAX_COUNT = 65536, 1 << 50
 WORKING_GIB = 1.0
 """For the requests that run, if nothing is kept between them."""
 
@@ -95,7 +95,7 @@ class EngineConfig(Config):
     is_cache_limit: bool = False
     """Never more than cache_gib, even if a sequence of the maximum length has no room then: for
     models that share a budget. Without effect on auto."""
-    num_pages: int | None = Field(None, ge=1)
+    num_pages: int | None = Field(None, ge=1, le=MAX_COUNT)
     """Pages of the KV cache, instead of cache_gib. The maximum length becomes that of a sequence,
     and for an encoder-decoder a source of the same length, for which they have room."""
     reserve: bool = False
@@ -110,13 +110,13 @@ class EngineConfig(Config):
     inputs to 8 bits, as llama.cpp does. Two to three times as fast on a CPU, no longer exact."""
     speculate: bool = False
     """Speculative decoding by prompt lookup; the output is unchanged."""
-    token_budget: int = Field(2048, ge=1)
+    token_budget: int = Field(2048, ge=1, le=MAX_COUNT)
     """Maximum number of tokens of one step."""
-    encoder_budget: int = Field(2048, ge=1)
+    encoder_budget: int = Field(2048, ge=1, le=MAX_COUNT)
     """Maximum number of tokens of sources and of texts to embed in one step."""
-    max_running: int = Field(256, ge=1)
+    max_running: int = Field(256, ge=1, le=MAX_COUNT)
     """Maximum number of running sequences; n samples or a beam of n count n times."""
-    num_steps: int = Field(8, ge=1)
+    num_steps: int = Field(8, ge=1, le=MAX_COUNT)
     """Maximum number of decode steps that are scheduled at once while every running request is a
     beam search of the same width, which returns nothing before it ends. Requests that arrive in
     between wait for the last of them."""

@@ -20,7 +20,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shown
 from weft.text.template_sandbox import INHERITED
 
 MAX_BYTES, MAX_DEPTH = 64 << 10, 64
@@ -188,8 +188,9 @@ def check_counts(schema: Mapping[str, Any]) -> None:
     for name in COUNTS:
         count = schema.get(name)
         if isinstance(count, (int, float)) and count > MAX_REPEAT:
+            number = f"{count:g}" if count < 10**18 else shown(count)
             raise UsageError(
-                f"{name} of the JSON schema is {count:g}: at most {MAX_REPEAT} is allowed. Use a "
+                f"{name} of the JSON schema is {number}: at most {MAX_REPEAT} is allowed. Use a "
                 "smaller number, or leave it out."
             )
 

@@ -21,6 +21,7 @@ from weft.models.config import ModelConfig
 from weft.sampling.params import SamplingParams
 
 COUNTS = ("max_tokens", "n", "min_tokens")
+MAX_COUNT = 2**63 - 1
 COLLECTIONS = ("prompt", "ends", "stops", "visible_ids")
 TYPES: dict[str, type] = {
     **{"sampling": SamplingParams, "salt": str, "key": str, "is_streamed": bool},
@@ -52,6 +53,8 @@ def check_request_types(request: GenerationRequest) -> None:
 def check_count(name: str, value: object) -> None:
     if not is_integer(type(value)):
         raise UsageError(f"{name} is {shown(value)}: it must be an integer. Use a whole number.")
+    if isinstance(value, Integral) and abs(int(value)) > MAX_COUNT:
+        raise UsageError(f"{name} is {shown(value)}: it must be at most {MAX_COUNT}. Use less.")
 
 
 def check_collection(name: str, value: Any) -> None:
@@ -98,6 +101,6 @@ def check_token_ids(name: str, ids: Collection[int], num_ids: int) -> None:
         return
     wrong = next(i for i in ids if not is_integer(type(i)) or not 0 <= int(i) < num_ids)
     raise UsageError(
-        f"{name} contains id {wrong!r}, but ids range from 0 to {num_ids - 1}. Use ids of this "
-        "model's vocabulary."
+        f"{name} contains id {shown(wrong)}, but ids range from 0 to {num_ids - 1}. Use ids of "
+        "this model's vocabulary."
     )

@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar, TypedDict
 from pydantic import Field
 
 from weft.core.config import Config
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, shown
 
 GREEDY_BELOW = 1e-5
 """A smaller temperature is treated as 0: dividing by it would overflow float32."""
@@ -82,8 +82,8 @@ class SamplingParams(Config):
             wrong = [index for index in ids if index >= vocab_size]
             if wrong:
                 raise UsageError(
-                    f"{name} contains id {wrong[0]}, but ids range from 0 to {vocab_size - 1}. "
-                    "Use ids of this model's vocabulary."
+                    f"{name} contains id {shown(wrong[0])}, but ids range from 0 to "
+                    f"{vocab_size - 1}. Use ids of this model's vocabulary."
                 )
         if len(set(self.banned)) == vocab_size:
             raise UsageError(

@@ -43,7 +43,7 @@ def check_message(message: Message, index: int) -> dict[str, Any]:
         )
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
-        raise UsageError(f"{where} has role {role!r}: it must be one of {', '.join(ROLES)}.")
+        raise UsageError(f"{where} has role {shown(role)}: it must be one of {', '.join(ROLES)}.")
     checked = {str(key): plain(value, where) for key, value in message.items()}
     has_calls = check_tool_calls(checked, where)
     if not isinstance(content, str) and not (content is None and has_calls):
