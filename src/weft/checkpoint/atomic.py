@@ -16,7 +16,6 @@ are removed and the old content stays.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import os
@@ -32,6 +31,7 @@ from typing import NamedTuple
 
 from weft.core.errors import DISK_ERRORS as DISK_ERRORS
 from weft.core.errors import DiskError
+from weft.native.rename import exchange_names
 
 PREFIX = ".new-"
 COMMITTED = ".committed"
@@ -42,10 +42,6 @@ COUNTER = count()
 MAX_NAME = 100
 """Bytes of the target's name in a temporary name: file systems allow 255 in total."""
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Of renameat2: paths relative to the working folder; exchange instead of replace."""
-NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
-"""The errno of a system, or a file system, that has no exchange."""
 SHORT_WRITE = re.compile(r"requested and \d+ written")
 """numpy's message for a write that failed; it has no errno."""
 
@@ -173,14 +169,8 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 def exchange(first: Path, second: Path) -> None:
     """Exchange the names of two folders. Where the system cannot do it in one step, a kill may
     leave `second` under a temporary name."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "renameat2"):
-        names = os.fsencode(first), os.fsencode(second)
-        if libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
-            return
-        number = ctypes.get_errno()
-        if number not in NO_EXCHANGE:
-            raise OSError(number, os.strerror(number), str(second))
+    if exchange_names(first, second):
+        return
     between = temporary_name(second)
     second.rename(between)
     first.rename(second)
