@@ -135,7 +135,10 @@ def test_a_required_call_cannot_be_malformed(server):
         ({"model": "plain"}, "model 'plain' has no chat template"),
         ({"model": "translator"}, "is of kind encoder-decoder: this route needs"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        (
+            {"messages": [{"role": "robot", "content": "x"}]},
+            "messages[0].role: input should be 'system'",
+        ),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content is null"),
         ({"top_logprobs": 2}, "top_logprobs is 2, but logprobs is not true"),
         ({"tool_choice": "required"}, "there are no tools"),
@@ -150,6 +153,36 @@ def test_a_wrong_request_is_one_sentence(server, change, message):
     answer = server.post("/v1/chat/completions", {**BODY, **change})
     assert answer.status_code == 400 and message in answer.json()["error"]["message"], answer.text
     server.wait_idle()
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "message"),
+    [
+        ({"n": 1000}, "n", "n: input should be less than or equal to 128 (it is 1000)."),
+        ({"messages": []}, "messages", "messages: list should have at least 1 item"),
+        (
+            {"messages": [{"role": "robot", "content": "x"}]},
+            "messages[0].role",
+            "messages[0].role: input should be 'system'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 7}]},
+            "messages[0].content",
+            "messages[0].content: input should be a valid string or a valid list (it is 7).",
+        ),
+        (
+            {"response_format": {"type": "xml"}},
+            "response_format.type",
+            '(it is "xml").',
+        ),
+        ({"stop": ["a", 7]}, "stop[1]", "stop[1]: input should be a valid string (it is 7)."),
+        ({"logit_bias": {"1": "x"}}, "logit_bias.1", "logit_bias.1: input should be a valid"),
+    ],
+)
+def test_the_field_of_an_error_is_named_as_it_was_sent(server, change, param, message):
+    """Not as FastAPI does: body.messages.0.role."""
+    error = server.post("/v1/chat/completions", {**BODY, **change}).json()["error"]
+    assert error["param"] == param and message in error["message"], error
 
 
 @pytest.mark.parametrize(

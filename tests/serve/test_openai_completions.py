@@ -110,6 +110,7 @@ def test_unknown_routes_methods_and_bodies(server):
         "error": "there is no such route. GET /docs lists the routes of this server."
     }
     assert server.get("/v1/messages/nothing").json()["type"] == "error"
+    assert isinstance(server.post("/translate_file", {}).json()["error"], str)
     assert server.get("/v1/completions").status_code == 405
     answer = server.client.post(
         "/v1/completions", content=b"{", headers={"content-type": "application/json"}

@@ -399,7 +399,11 @@ def test_effort_and_verbosity_are_variables_of_the_template(scripted):
     [
         ({"model": "chatt"}, 404, "model 'chatt' is not served here. Did you mean 'chat'"),
         ({"model": "plain"}, 400, "has no chat template"),
-        ({"max_tokens": 5}, 400, "'max_tokens' is not a field of this request"),
+        (
+            {"max_tokens": 5},
+            400,
+            "'max_tokens' is not a field of this request. Did you mean 'max_output",
+        ),
         ({"background": True}, 400, "background is not supported"),
         ({"conversation": "conv_1"}, 400, "Use previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, 400, "prompt is not supported"),

@@ -102,6 +102,13 @@ def test_a_wrong_request_is_one_sentence(server, path, body, message):
     assert answer.status_code == 400 and message in error["message"], error
 
 
+def test_one_of_several_models_has_to_be_named(server):
+    for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [5]})):
+        error = server.post(path, body).json()["error"]
+        assert error["message"].startswith("model is missing: several models are served. Name one")
+        assert error["param"] == "model" and "decoder, encoder" in error["message"]
+
+
 def test_a_model_without_a_template_has_no_messages(server):
     body = {"model": "encoder", "messages": [{"role": "user", "content": "a"}]}
     answer = server.post("/tokenize", body)

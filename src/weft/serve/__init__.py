@@ -12,6 +12,7 @@
     api_keys        API keys: callers, and their namespaces in the prefix cache
     context         Service (the server), HttpCall (one request), RequestRecord (its log entry)
     api_route       the class of all routes: strict JSON, declared errors
+    field_hints     suggestions for unknown fields
     json_bodies     strict JSON parsing of request bodies
     schema_types    JSON schemas of fields, for /openapi.json
     openapi         /openapi.json with the names and sizes of the served models

@@ -37,6 +37,10 @@ ANTHROPIC_TYPES = {
 }
 
 
+LIBRETRANSLATE = ("/translate", "/languages", "/detect", "/suggest", "/translate_file")
+"""Its paths, also those that are not served: its clients read errors of this shape."""
+
+
 class ApiError(Exception):
     """A request that is answered with an error status."""
 
@@ -73,7 +77,7 @@ def protocol_of(path: str) -> str:
         return "anthropic"
     if path == "/api" or path.startswith("/api/"):
         return "ollama"
-    if path in ("/translate", "/languages", "/detect"):
+    if path in LIBRETRANSLATE:
         return "libretranslate"
     return "openai"
 

@@ -12,7 +12,8 @@ x-weft-warning names them instead. `LooseBody` ignores them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -21,10 +22,15 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
-from weft.core.registry import nearest
 from weft.serve.api_errors import ApiError
+from weft.serve.field_hints import field_hint
 
 T = TypeVar("T")
+
+MAX_SHOWN = 60
+"""Characters of a wrong value in a message."""
+SHOULD_BE = "Input should be "
+SCALARS = ("str", "int", "float", "bool")
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Body(BaseModel):
         if is_lenient:
             return [f"unknown fields were ignored: {', '.join(unknown)}"]
         names = [info.alias or name for name, info in type(self).model_fields.items()]
-        guess = nearest(unknown[0].removeprefix(where), names)
+        guess = field_hint(unknown[0].removeprefix(where), names)
         hint = f" Did you mean '{guess}'?" if guess else ""
         raise ApiError(
             400,
@@ -151,15 +157,50 @@ def field_table(body: type[Body]) -> Iterator[tuple[str, FieldClass, str]]:
 
 
 def validation_message(error: ValidationError | RequestValidationError) -> tuple[str, str | None]:
-    """One sentence for the first problem of a body, and the field it concerns."""
-    detail = error.errors()[0]
-    where = ".".join(str(part) for part in detail["loc"] if not is_type_name(part))
+    """One sentence for the first problem of a body, and the field it concerns. A value that fits
+    none of several types has a problem for each: those at the same place are one sentence."""
+    places = [(field_name(detail["loc"]), detail) for detail in error.errors()]
+    where, detail = next(
+        one for one in places if not any(is_inside(it, one[0]) for it, _ in places)
+    )
+    problems = list(dict.fromkeys(it["msg"] for place, it in places if place == where))
+    problem = " or ".join(
+        [uncapitalized(problems[0]), *(uncapitalized(one, SHOULD_BE) for one in problems[1:])]
+    )
     value = detail.get("input")
-    shown = "" if isinstance(value, (dict, list)) else f" (it is {str(value)[:60]!r})"
-    problem = detail["msg"][:1].lower() + detail["msg"][1:]
+    shown = "" if isinstance(value, (dict, list)) else f" (it is {json_text(value)})"
     return f"{where or 'the body'}: {problem}{shown}.", where or None
 
 
-def is_type_name(part: str | int) -> bool:
+def field_name(loc: Sequence[str | int]) -> str:
+    """The place of a problem as the caller writes it: messages[0].role."""
+    name = ""
+    for index, part in enumerate(loc):
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif not is_type_name(part) and (part, index) != ("body", 0):  # FastAPI's name of the body
+            name += f".{part}" if name else part
+    return name
+
+
+def is_inside(place: str, outer: str) -> bool:
+    """Whether a place is a part of another one, whose own problem says less."""
+    return place.startswith((f"{outer}[", f"{outer}.")) if outer else bool(place)
+
+
+def uncapitalized(message: str, start: str = "") -> str:
+    """A message, without its start, as the continuation of a sentence."""
+    rest = message.removeprefix(start)
+    return rest[:1].lower() + rest[1:]
+
+
+def json_text(value: Any) -> str:
+    """A value as it was sent, shortened."""
+    start = value[: MAX_SHOWN + 1] if isinstance(value, str) else value
+    text = json.dumps(start, ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def is_type_name(part: str) -> bool:
     """Whether a part of a location is the name of a union's member, not of a field."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
+    return "[" in part or part.startswith("constrained-") or part in SCALARS

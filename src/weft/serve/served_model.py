@@ -222,10 +222,10 @@ class ModelRegistry:
     def resolve(self, name: str | None) -> str:
         """Resolve aliases and `:latest`; raises an ApiError 404 for an unknown name. None: the only
         model."""
-        if name is None and len(self.paths) == 1:
-            return next(iter(self.paths))
-        wanted = (name or "").removesuffix(LATEST)
-        wanted = self.aliases.get(name or "", self.aliases.get(wanted, wanted))
+        if name is None:
+            return self.only_model()
+        wanted = name.removesuffix(LATEST)
+        wanted = self.aliases.get(name, self.aliases.get(wanted, wanted))
         if wanted in self.paths:
             return wanted
         guess = nearest(wanted, self.names)
@@ -236,6 +236,17 @@ class ModelRegistry:
             param="model",
             code="model_not_found",
         )
+
+    def only_model(self) -> str:
+        """The name of the model of requests that name none; an ApiError if there are several."""
+        if len(self.paths) > 1:
+            raise ApiError(
+                400,
+                "model is missing: several models are served. Name one of "
+                f"{', '.join(self.names)}.",
+                param="model",
+            )
+        return next(iter(self.paths))
 
     def get(self, name: str | None) -> ServedModel:
         """The loaded model of a name. Raises a NotLoadedError if it is loaded on demand and not
