@@ -10,7 +10,7 @@ from weft.cli import serve as module
 from weft.cli.app import Command, main
 from weft.core.errors import ConfigError, UsageError
 from weft.serve.api_keys import ApiKeys
-from weft.serve.config import ServeConfig, serve_settings
+from weft.serve.config import ServeConfig, serve_settings, unknown_variables
 from weft.serve.model_names import parse_models, pulled_models, served_name
 
 COMMANDS = {"serve": Command("weft.cli.serve", "Serve models over HTTP.")}
@@ -38,7 +38,7 @@ def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path):
         ({"defaults": ["temperature"]}, "defaults is 'temperature': it must be NAME=VALUE"),
         ({"defaults": ["temperatur=1"]}, "temperature"),
         ({"languages": ["demo"]}, "languages is 'demo': it must be NAME=VALUE, such as demo=en:de"),
-        ({"languages": ["demo=en"]}, "'demo=en' is not NAME=SRC:TGT"),
+        ({"languages": ["demo=en"]}, "--languages 'demo=en' is not NAME=SRC:TGT"),
         ({"languages": ["demo=en:D"]}, "'D' is not a language code"),
         ({"tls_cert": "a"}, "both are needed"),
         ({"metrics_prefix": "a-b"}, "metrics_prefix is 'a-b'"),
@@ -49,6 +49,16 @@ def test_a_wrong_value_is_named(options, message):
     with pytest.raises((ConfigError, UsageError)) as raised:
         serve_settings(options, {})
     assert message in str(raised.value)
+    assert "Change ." not in str(raised.value), "a sentence without the name of a setting"
+
+
+def test_the_file_of_settings_may_be_a_variable(tmp_path):
+    (tmp_path / "a.toml").write_text("port = 1\n")
+    (tmp_path / "b.toml").write_text("port = 2\n")
+    environ = {"WEFT_SERVE_CONFIG": str(tmp_path / "a.toml"), "WEFT_SERVE_PROT": "3"}
+    assert serve_settings({}, environ).port == 1
+    assert serve_settings({}, environ, tmp_path / "b.toml").port == 2
+    assert unknown_variables(environ) == ["WEFT_SERVE_PROT"]
 
 
 def test_an_unknown_name_in_the_file_is_reported(tmp_path):

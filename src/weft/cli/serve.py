@@ -155,6 +155,7 @@ def run(config: ServeConfig) -> None:
     """Serve until a signal."""
     from weft.look.assets import PageApp
     from weft.serve.api_keys import ApiKeys
+    from weft.serve.config import unknown_variables
     from weft.serve.model_names import check_exists, parse_models, pulled_models
     from weft.serve.request_log import configure_logging
     from weft.serve.server import HttpServer
@@ -171,6 +172,8 @@ def run(config: ServeConfig) -> None:
         None if config.api_keys is None else Path(config.api_keys), os.environ
     )
     configure_logging(config)
+    for name in unknown_variables(os.environ):
+        log.warning("variable=%s state=ignored reason='no setting has this name'", name)
     with cpu_threads(config.threads):
         report = status if config.log_format == "text" else log.info  # no text between JSON lines
         server = HttpServer(config, paths, keys, report, not config.models, PageApp(), look_routers)

@@ -27,6 +27,8 @@ from weft.text.languages import LanguagePair, parse_languages
 MIB = 2**20
 VARIABLE = "WEFT_SERVE_"
 """Prefix of the environment variables."""
+CONFIG_VARIABLE = VARIABLE + "CONFIG"
+"""Names the file, as --config does."""
 EXAMPLES = {
     "alias": "gpt-4o=smollm2",
     "languages": "demo=en:de",
@@ -156,14 +158,19 @@ class ServeConfig(Config):
                 ("tls_cert", "tls_key"),
             )
         SamplingParams.from_dict(self.defaults, "defaults")
-        _ = self.language_pairs
+        try:
+            _ = self.language_pairs
+        except UsageError as error:
+            yield Problem(str(error), ("languages",))
 
 
 def serve_settings(
     options: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None
 ) -> ServeConfig:
-    """The settings from all sources; options that are None or empty were not set."""
-    values = {} if file is None else read_settings(file)
+    """The settings from all sources; options that are None or empty were not set. Without `file`,
+    WEFT_SERVE_CONFIG may name it."""
+    path = file or environ.get(CONFIG_VARIABLE)
+    values = read_settings(path) if path else {}
     for name in ServeConfig.model_fields:
         text = environ.get(VARIABLE + name.upper())
         if text:
@@ -172,6 +179,12 @@ def serve_settings(
         if value not in (None, [], ()):
             values[name] = read_value(name, value)
     return ServeConfig.from_dict(values, "settings of the server")
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that begin like settings and are none, as one that is misspelled."""
+    known = {CONFIG_VARIABLE, *(VARIABLE + name.upper() for name in ServeConfig.model_fields)}
+    return sorted(name for name in environ if name.startswith(VARIABLE) and name not in known)
 
 
 def read_value(name: str, value: Any) -> Any:
