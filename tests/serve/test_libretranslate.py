@@ -98,6 +98,8 @@ def test_a_model_may_be_named_instead_of_languages(server):
         [best] = server.service.models.get(name).loaded.translate_best(TEXTS[:1], 2, beam=2)
         assert answer.json()["translatedText"] == best[0].text
         assert answer.json()["alternatives"] == [best[1].text]
+        detected = answer.json().get("detectedLanguage", {}).get("language")
+        assert detected == (None if name == "unknown" else "fr")  # never "auto"
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,10 @@ def test_files_variables_and_options_of_a_process(folder, certificate, tmp_path)
         "WEFT_SERVE_ACTIVATIONS": "int8",
         "WEFT_SERVE_CACHE": "0.05",
         "WEFT_SERVE_THREADS": "1",
+        "WEFT_SERVE_CONFIG": str(settings),
+        "WEFT_SERVE_MAX_QUEUD": "3",
     }
-    options = ["--config", settings, "--tls-cert", cert, "--tls-key", key, "--threads", "2"]
+    options = ["--tls-cert", cert, "--tls-key", key, "--threads", "2"]
     options += ["--chat-template", tmp_path / "template.jinja"]
     with ServeProcess(folder, *options, environ=environ) as server:
         assert server.url.startswith("https://127.0.0.1:")
@@ -99,6 +101,7 @@ def test_files_variables_and_options_of_a_process(folder, certificate, tmp_path)
         server.stop()
         assert server.exit_code() == 0
     assert any("2 threads" in line for line in server.lines)
+    assert any("variable=WEFT_SERVE_MAX_QUEUD state=ignored" in line for line in server.lines)
 
 
 def check_process(client: httpx.Client) -> None:
@@ -133,6 +136,7 @@ def test_a_unix_socket_is_served_with_any_host_but_not_any_origin(folder, tmp_pa
         assert foreign.status_code == 403
         server.stop()
         assert server.exit_code() == 0
+        assert not path.exists()
 
 
 def test_files_for_tls_are_checked_before_listening(certificate, tmp_path):

@@ -17,7 +17,7 @@ from weft.core.errors import UsageError
 from weft.serve.api_keys import ApiKeys
 from weft.serve.config import ServeConfig
 from weft.serve.server import HttpServer, StartupApp
-from weft.serve.sockets import notify, open_sockets, port_holder, url_of
+from weft.serve.sockets import SocketFile, notify, open_sockets, port_holder, url_of
 from weft.serve.startup_checks import check_exposure
 
 BODY = {"model": "long", "prompt": "the cat", "ignore_eos": True, "seed": 1}
@@ -142,6 +142,22 @@ def test_unix_sockets_replace_what_a_dead_server_left(tmp_path):
     again.close()
     with pytest.raises(UsageError, match="Use a path of at most 100 characters"):
         open_sockets(ServeConfig(uds=str(tmp_path / "no" / "s")))
+
+
+def test_the_file_of_a_socket_is_deleted_unless_it_belongs_to_another_server(tmp_path):
+    path = tmp_path / "s"
+    config = ServeConfig(uds=str(path))
+    (one,) = open_sockets(config)
+    file = SocketFile(config.uds)
+    path.rename(tmp_path / "kept")  # so that its inode is not used again
+    (other,) = open_sockets(config)
+    file.remove()
+    assert path.exists()
+    SocketFile(config.uds).remove()
+    assert not path.exists()
+    SocketFile(None).remove()
+    one.close()
+    other.close()
 
 
 def test_other_machines_need_a_key_or_no_auth():

@@ -92,6 +92,14 @@ def test_models_loaded_on_demand_stay_within_the_budget(on_demand):
     assert len(service.models.models) == 4 and pool_bytes(service) > 0.0008 * GIB
 
 
+def test_a_request_that_has_waited_for_its_model_has_each_warning_once(folders):
+    with running(service_of(folders, 0.001, True, lenient=True)) as server:
+        body = {"model": "first", "prompt": "a", "max_tokens": 1, "colour": "red"}
+        for _ in range(2):  # the model is loaded for the first one
+            answer = server.post("/v1/completions", body)
+            assert answer.headers["x-weft-warning"] == "unknown fields were ignored: colour"
+
+
 def test_requests_that_wait_for_a_model_do_not_keep_others_from_theirs(on_demand, monkeypatch):
     """More of them than asyncio has threads; they share one load, and one client leaves."""
     path, body = ASK["first"]

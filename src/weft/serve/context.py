@@ -239,7 +239,10 @@ class HttpCall:
         return served
 
     def warn(self, warning: str) -> None:
-        """Add a sentence to the header x-weft-warning."""
+        """Add a sentence to the header x-weft-warning, once: a request that has waited for its
+        model is read again."""
+        if warning in self.warnings:
+            return
         self.warnings.append(warning)
         text = "; ".join(self.warnings).encode("ascii", "replace").decode()
         self.response_headers["x-weft-warning"] = text[:1000]

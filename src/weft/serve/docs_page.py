@@ -70,8 +70,9 @@ def body_fields(
 ) -> Iterator[tuple[str, str]]:
     """Name and meaning of each field of the request body."""
     content = operation.get("requestBody", {}).get("content", {})
-    for media in content.values():
-        reference = media.get("schema", {}).get("$ref", "")
-        schema = openapi.get("components", {}).get("schemas", {}).get(reference.split("/")[-1], {})
-        for name, one in schema.get("properties", {}).items():
-            yield name, one.get("description", "")
+    media: Mapping[str, Any] = next(iter(content.values()), {})  # others have the same fields
+    schema = media.get("schema", {})
+    if "$ref" in schema:
+        schema = openapi["components"]["schemas"][schema["$ref"].split("/")[-1]]
+    for name, one in schema.get("properties", {}).items():
+        yield name, one.get("description", "")

@@ -236,8 +236,9 @@ def translators(call: HttpCall) -> list[ServedModel]:
     return [served for served in list(models) if served.kind == "encoder-decoder"]
 
 
-async def find_model(call: HttpCall, body: TranslateBody) -> tuple[ServedModel, str]:
-    """Find the model for the languages of a request; returns it with the source language."""
+async def find_model(call: HttpCall, body: TranslateBody) -> tuple[ServedModel, str | None]:
+    """Find the model for the languages of a request; returns it with the source language, if that
+    is known."""
     if body.model is not None:
         return named_model(call, body, body.model)
     if not any(matches(served, body) for served in translators(call)):
@@ -255,13 +256,13 @@ async def find_model(call: HttpCall, body: TranslateBody) -> tuple[ServedModel, 
     raise no_model(call, body)
 
 
-def named_model(call: HttpCall, body: TranslateBody, name: str) -> tuple[ServedModel, str]:
+def named_model(call: HttpCall, body: TranslateBody, name: str) -> tuple[ServedModel, str | None]:
     """The model of a name, with the source language. Raises an ApiError for languages other than
     the model's."""
     served = call.service.models.get(name)
     served.check_kind("encoder-decoder")
     if served.languages is None:
-        return served, body.source
+        return served, None
     source, target = served.languages
     is_other = body.target != "" and body.target.lower() != target.lower()
     if is_other or body.source.lower() not in (source.lower(), AUTO):
@@ -392,11 +393,13 @@ def line_requests(
     ]
 
 
-def result_of(body: TranslateBody, best: Sequence[Sequence[str]], source: str) -> dict[str, Any]:
-    """LibreTranslate's response."""
+def result_of(
+    body: TranslateBody, best: Sequence[Sequence[str]], source: str | None
+) -> dict[str, Any]:
+    """LibreTranslate's response. `source`: the source language, if it is known."""
     is_single = isinstance(body.q, str)
     content: dict[str, Any] = {"translatedText": unlisted([one[0] for one in best], is_single)}
-    if body.source.lower() == AUTO:
+    if body.source.lower() == AUTO and source is not None:
         detected = [{"language": source, "confidence": 100.0} for _ in best]
         content["detectedLanguage"] = unlisted(detected, is_single)
     if body.alternatives:

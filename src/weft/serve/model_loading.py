@@ -114,10 +114,10 @@ def describe_models(service: Service) -> list[str]:
     """One line for each loaded model."""
     lines = []
     for name, served in service.models.models.items():
-        cache = served.engine.engine.kv_cache.pool.num_usable
-        size = served.loaded.engine_config.page_size
-        lines.append(
-            f"{name}: {served.kind}, context length {served.max_len:,}, cache for "
-            f"{cache * size:,} tokens"
-        )
+        line = f"{name}: {served.kind}, context length {served.max_len:,}"
+        if served.kind != "encoder":  # which has no KV cache
+            num_pages = served.engine.engine.kv_cache.pool.num_usable
+            size = served.loaded.engine_config.page_size
+            line += f", cache for {num_pages * size:,} tokens"
+        lines.append(line)
     return lines

@@ -32,7 +32,7 @@ from weft.serve.api_errors import ApiError, error_body, error_status, protocol_o
 from weft.serve.api_keys import ApiKeys
 from weft.serve.config import ServeConfig
 from weft.serve.page_requests import is_for_page
-from weft.serve.sockets import notify, open_sockets, url_of
+from weft.serve.sockets import SocketFile, notify, open_sockets, url_of
 from weft.serve.startup_checks import check_exposure, check_template, check_tls
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class HttpServer(uvicorn.Server):
         self.is_on_demand, self.page, self.routers = is_on_demand, page, routers
         self.startup_app = StartupApp(", ".join(paths), page)
         self.sockets = open_sockets(config)
+        self.socket_file = SocketFile(config.uds)
         self.url = url_of(config, self.sockets)
         self.service: Service | None = None
         self.failure: BaseException | None = None
@@ -135,8 +136,11 @@ class HttpServer(uvicorn.Server):
 
     def run_until_stopped(self) -> None:
         """Serve until a signal; raises the error of a model that cannot be loaded."""
-        with switch_interval(SWITCH_SECONDS):
-            self.run(self.sockets)
+        try:
+            with switch_interval(SWITCH_SECONDS):
+                self.run(self.sockets)
+        finally:
+            self.socket_file.remove()
         if self.failure is not None:
             raise self.failure
         if self.loader.is_alive():  # inside torch, which must not run while Python shuts down
@@ -158,7 +162,8 @@ class HttpServer(uvicorn.Server):
         self.loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self.stop)
-        self.status(f"listening on {self.url}; loading {self.startup_app.loading}")
+        what = "starting" if self.is_on_demand else f"loading {self.startup_app.loading}"
+        self.status(f"listening on {self.url}; {what}")
         self.loader.start()
 
     def load(self) -> None:

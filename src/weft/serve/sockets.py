@@ -81,6 +81,20 @@ def unix_socket(path: Path) -> socket.socket:
     return one
 
 
+class SocketFile:
+    """The file of the Unix socket that this process listens on; none for a port."""
+
+    def __init__(self, uds: str | None) -> None:
+        self.path = None if uds is None else Path(uds)
+        self.inode = None if self.path is None else self.path.stat().st_ino
+
+    def remove(self) -> None:
+        """Delete the file unless another server has replaced it."""
+        with suppress(OSError):
+            if self.path is not None and self.path.stat().st_ino == self.inode:
+                self.path.unlink()
+
+
 def is_answered(path: Path) -> bool:
     """Whether a process listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
