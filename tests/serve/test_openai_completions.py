@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -174,6 +175,45 @@ def test_a_prompt_that_is_too_long_is_named(server):
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "prompt"
     assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
+SCHEMA |= {"additionalProperties": False}
+JSON_START = r'\s*{\s*"a"(\s*:(\s*1(\s*})?)?)?\s*'
+"""The model writes many line breaks, and its texts are short."""
+
+
+@pytest.mark.parametrize(
+    ("constraint", "pattern"),
+    [
+        ({"json": SCHEMA}, JSON_START),
+        ({"json": json.dumps(SCHEMA)}, JSON_START),
+        ({"regex": "(ab){2}"}, "abab"),
+        ({"choice": ["cat", "dog"]}, "cat|dog"),
+        ({"grammar": 'root ::= "yes" | "no"'}, "yes|no"),
+        ({"grammar": 'start: "yes" | "no"'}, "yes|no"),
+        ({"json_object": True}, r"\s*{.*"),
+        ({}, ".*"),
+    ],
+)
+def test_the_text_matches_its_constraint(server, constraint, pattern):
+    value = texts(server, structured_outputs=constraint, max_tokens=30, seed=5, stop=None)
+    assert re.fullmatch(pattern, value[0], re.DOTALL), value
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        ({"json": "{"}, "structured_outputs.json is not valid JSON"),
+        ({"json": "[" * 200 + "]" * 200}, "structured_outputs.json has more than 100 objects"),
+        ({"json": {}, "regex": "a"}, "structured_outputs has json and regex: a text has one"),
+        ({"regex": "a", "grammar": "b"}, "structured_outputs has regex and grammar"),
+        ({"regex": "("}, "the grammar cannot be compiled"),
+    ],
+)
+def test_a_wrong_constraint_is_named_as_it_was_sent(server, constraint, message):
+    answer = server.post("/v1/completions", {**BODY, "structured_outputs": constraint})
+    assert answer.status_code == 400 and message in answer.json()["error"]["message"], answer.text
 
 
 @pytest.mark.parametrize(

@@ -433,6 +433,11 @@ def test_a_wrong_request_is_one_sentence(server, change, status, message):
         assert set(error) == {"message", "type", "param", "code"}
 
 
+def test_a_prompt_that_does_not_fit_names_the_field_with_it(server):
+    error = server.post(PATH, {**BODY, "input": "the cat " * 2000}).json()["error"]
+    assert error["param"] == "input" and error["code"] == "context_length_exceeded"
+
+
 def test_a_failure_after_the_first_event_is_an_event(scripted, monkeypatch):
     server = scripted("Yes, it is.")
     events_of = Generation.events_of

@@ -26,18 +26,18 @@ class JsonRequest(Request):
         return read_json(await self.body())
 
 
-def read_json(body: bytes) -> Any:
+def read_json(body: bytes, name: str = "the body") -> Any:
     """The value of a JSON text; an ApiError 400 that says what is wrong and where."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}. Correct it.") from None
+        raise ApiError(400, f"{name} is not valid JSON: {error}. Correct it.") from None
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        check_depth(value)
+        check_depth(value, name)
     return value
 
 
-def check_depth(value: Any) -> None:
+def check_depth(value: Any, name: str) -> None:
     """Raise an ApiError for a value with more than MAX_DEPTH nested containers. orjson counts them:
     it is faster than any loop here, and bodies have up to 16 MB."""
     for _ in range(ORJSON_DEPTH - MAX_DEPTH):
@@ -47,6 +47,6 @@ def check_depth(value: Any) -> None:
     except orjson.JSONEncodeError:
         raise ApiError(
             400,
-            f"the body has more than {MAX_DEPTH} objects and lists inside of each other. Nest them "
+            f"{name} has more than {MAX_DEPTH} objects and lists inside of each other. Nest them "
             "less deeply.",
         ) from None

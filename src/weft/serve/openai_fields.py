@@ -21,11 +21,14 @@ from weft.sampling.params import SamplingParams
 from weft.serve.api_errors import ApiError
 from weft.serve.bodies import Body, NoEffect, rejected
 from weft.serve.generation import Usage
+from weft.serve.json_bodies import read_json
 from weft.serve.schema_types import LOGIT_BIAS, STOP, TokenIds, sampling_range
 from weft.serve.served_model import ServedModel
 from weft.serve.text_options import TextOptions
 
 MAX_N = 128
+PROMPT_FIELDS = ("messages", "input", "prompt")
+"""Where a route has its prompt; /v1/responses also knows `prompt`, and rejects it."""
 
 Stop = str | list[str] | None
 
@@ -137,19 +140,31 @@ def structured_grammar(options: StructuredOutputs | None) -> Grammar | None:
     if options is None:
         return None
     wanted = {
-        "json_schema": options.json_,
+        "json": options.json_,
         "regex": options.regex,
         "choice": options.choice,
-        "lark": options.grammar,
+        "grammar": options.grammar,
         "json_object": options.json_object or None,
     }
-    kinds = [kind for kind, value in wanted.items() if value is not None]
-    if len(kinds) > 1:
+    names = [name for name, value in wanted.items() if value is not None]
+    if len(names) > 1:
         raise UsageError(
-            f"structured_outputs has {' and '.join(kinds)}: a text has one. Choose one."
+            f"structured_outputs has {' and '.join(names)}: a text has one. Choose one."
         )
-    return make_grammar(kinds[0], wanted[kinds[0]]) if kinds else None
+    if not names:
+        return None
+    [name] = names
+    value = json_schema(wanted[name]) if name == "json" else wanted[name]
+    return make_grammar(GRAMMAR_KINDS.get(name, name), value)
 
+
+def json_schema(value: Any) -> Any:
+    """A JSON schema, which vLLM also accepts as JSON text."""
+    return read_json(value.encode(), "structured_outputs.json") if isinstance(value, str) else value
+
+
+GRAMMAR_KINDS = {"json": "json_schema", "grammar": "lark"}
+"""vLLM's names -> those of make_grammar, where they differ."""
 
 WITHOUT_EFFECT_IN_BEAMS: dict[str, tuple[object, ...]] = {
     "temperature": (0, 1),  # vLLM's clients send 0
@@ -230,7 +245,7 @@ def text_options(
         include_stop=bool(body.include_stop_str_in_output),
         cache_salt=body.cache_salt,
         is_streamed=bool(body.stream),
-        prompt_field="prompt" if "prompt" in type(body).model_fields else "messages",
+        prompt_field=next(name for name in PROMPT_FIELDS if name in type(body).model_fields),
     )
 
 
