@@ -97,6 +97,7 @@ def test_loads_and_server_info(server):
     assert value["loads"][0]["max_total_num_tokens"] > 0
     info = server.get("/server_info").json()
     assert info["models"]["decoder"]["max_model_len"] == 40
+    assert info["models"]["decoder"]["tool_format"] == "hermes"  # as --tool-format has it
     ServerInfo.model_validate(info)
     facts = info["models"]["decoder"]["architecture"]
     model = server.service.models.get("decoder").loaded.model

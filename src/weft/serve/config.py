@@ -77,15 +77,15 @@ class ServeConfig(Config):
     timeout: float = Field(600.0, gt=0)
     """Seconds until a request is cancelled; the header x-request-timeout lowers it."""
     max_queued: int = Field(1024, ge=1)
-    """Requests of one API key that may wait; more are answered with 429. n samples count n
-    times."""
+    """Texts of one API key that may wait; more are answered with 429. n samples are n texts."""
     max_queue_seconds: float = Field(30.0, gt=0)
     """Seconds that a request may have to wait until its prompt is computed, by the measured
     rate."""
     max_queued_tokens: int | None = Field(None, ge=1)
     """Tokens of prompts that may wait, whatever the rate."""
     max_concurrent: int | None = Field(None, ge=1)
-    """Requests of one API key at a time."""
+    """Texts of one API key in progress at a time; more are answered with 429. n samples are n
+    texts."""
     max_prompt: int | None = Field(None, ge=1)
     """Tokens of one prompt; longer ones are answered with 400."""
     max_output: int | None = Field(None, ge=1)
@@ -112,7 +112,8 @@ class ServeConfig(Config):
     max_model_len: int | None = Field(None, ge=2)
     """Prompt and new tokens together, if lower than the model's own limit."""
     tool_format: str | None = None
-    """How the model writes tool calls; default: found by its chat template."""
+    """How models write tool calls: hermes, llama3 or mistral; default: found by the chat
+    template."""
     chat_template: str | None = None
     """File with a Jinja chat template that replaces the model's own."""
     defaults: dict[str, Any] = {}

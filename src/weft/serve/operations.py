@@ -131,7 +131,7 @@ def model_info(service: Service, name: str) -> dict[str, Any]:
     return info | {
         "kind": served.kind,
         "max_model_len": served.max_len,
-        "tool_format": type(served.tool_format).__name__,
+        "tool_format": served.tool_format.name,
         "can_chat": served.can_chat,
         "languages": served.languages,
         "architecture": loaded_facts(served),
