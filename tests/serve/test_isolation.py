@@ -17,6 +17,7 @@ from weft.serve.request_log import log_request
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 SECRET = "zanzibar"
+LONG = f"don't tell {SECRET} " * 99
 PROMPT = f"the cat sat on the mat {SECRET} " * 6
 USER = [{"role": "user", "content": PROMPT}]
 ROUTES: dict[str, dict[str, Any]] = {
@@ -82,6 +83,10 @@ def test_no_text_of_a_request_is_logged(server, caplog):
         {"tools": [{"type": "function", "function": {"name": SECRET, "parameters": 5}}]},
         {"tool_choice": SECRET},
         {"stop": [SECRET] * 99, "stop_sequences": [SECRET] * 99},
+        {"tools": [{"type": "function", "function": {"name": LONG}}]},
+        {"messages": [{"role": LONG, "content": LONG}], "prompt": [LONG, 1]},
+        {"input": [{"type": LONG}], "messages": [{"role": "user", "content": [{"type": LONG}]}]},
+        {"tool_choice": LONG, "format": LONG, "temperature": LONG},
     ]
     with caplog.at_level(logging.DEBUG, "weft"):
         for path, body in ROUTES.items():

@@ -22,6 +22,7 @@ BODY: dict[str, Any] = {
     "max_tokens": 9,
     "seed": 4,
 }
+LONG = "don't " * 20_000
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +184,26 @@ def test_the_field_of_an_error_is_named_as_it_was_sent(server, change, param, me
     """Not as FastAPI does: body.messages.0.role."""
     error = server.post("/v1/chat/completions", {**BODY, **change}).json()["error"]
     assert error["param"] == param and message in error["message"], error
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": LONG},
+        {LONG: 1},
+        {"tool_choice": LONG},
+        {"tool_choice": {"type": "function", "function": {"name": LONG}}},
+        {"messages": [{"role": LONG, "content": "x"}]},
+        {"messages": [{"role": "user", "content": [{"type": LONG}]}]},
+        {"response_format": {"type": LONG}},
+        {"structured_outputs": {"regex": "(" + LONG}},
+    ],
+)
+def test_a_long_wrong_value_is_not_sent_back(server, change):
+    """An error of 2 MB for a request of 2 MB, which the log had as well."""
+    error = server.post("/v1/chat/completions", {**BODY, **change}).json()["error"]
+    assert len(error["message"]) < 1100 and len(error["param"] or "") <= 200
+    assert error["message"].endswith((".", ").")), error
 
 
 @pytest.mark.parametrize(

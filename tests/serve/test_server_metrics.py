@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serve.server import RunningServer, make_service, running
+from weft.core.errors import shown
 from weft.serve.config import ServeConfig
 from weft.serve.context import RequestRecord
 from weft.serve.operation_results import ServerInfo
@@ -150,6 +151,14 @@ def test_the_log_has_one_line_per_request_without_text(record, caplog):
     assert caplog.messages[-1].endswith(r'error="not \"good\" = bad"')
     record.status, record.error = 400, "stop is 'the king's secret', not 'text'. Change it."
     assert record_fields(record)["error"] == "stop is '...'. Change it."
+    record.error = "role: input should be 'user' (it is \"don't tell this\")."
+    assert record_fields(record)["error"] == "role: input should be '...')."
+    record.error = f"name is {shown('secret ' * 99)}: use letters of ASCII."
+    assert record_fields(record)["error"] == "name is '...': use letters of ASCII."
+    record.error = "the prompt exceeds the model's context length."
+    assert record_fields(record)["error"] == record.error
+    record.status, record.error = 404, "model 'x" + "y" * 5000 + "' is not served."
+    assert len(record_fields(record)["error"]) < 1100
     line = json.loads(JsonFormatter().format(caplog.records[-1]))
     assert line["level"] == "info" and line["prompt_tokens"] == 7 and line["time"].endswith("Z")
 

@@ -41,8 +41,14 @@ LIBRETRANSLATE = ("/translate", "/languages", "/detect", "/suggest", "/translate
 """Its paths, also those that are not served: its clients read errors of this shape."""
 
 
+MAX_START, MAX_END = 700, 300
+"""Characters that are left of a long message: its end says what to do."""
+MAX_PARAM = 200
+
+
 class ApiError(Exception):
-    """A request that is answered with an error status."""
+    """A request that is answered with an error status. A value that the message quotes may be as
+    large as the request, so long messages are cut."""
 
     def __init__(
         self,
@@ -53,8 +59,18 @@ class ApiError(Exception):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status, self.message, self.code = status, shortened(message), code
+        self.full_message = message
+        """For the log, which leaves out what is quoted."""
+        self.param = None if param is None else param[:MAX_PARAM]
         self.headers = headers or {}
+
+
+def shortened(message: str) -> str:
+    """A message without the middle of a long one."""
+    if len(message) <= MAX_START + MAX_END:
+        return message
+    return f"{message[:MAX_START]}...{message[-MAX_END:]}"
 
 
 def api_error(error: Exception) -> ApiError | None:

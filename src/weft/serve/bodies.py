@@ -195,10 +195,10 @@ def uncapitalized(message: str, start: str = "") -> str:
 
 
 def json_text(value: Any) -> str:
-    """A value as it was sent, shortened."""
-    start = value[: MAX_SHOWN + 1] if isinstance(value, str) else value
-    text = json.dumps(start, ensure_ascii=False, default=str)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    """A value as it was sent; of a long text the beginning."""
+    if isinstance(value, str) and len(value) > MAX_SHOWN:
+        return f"{json_text(value[:MAX_SHOWN])}..."
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def is_type_name(part: str) -> bool:

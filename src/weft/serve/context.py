@@ -87,7 +87,7 @@ class RequestRecord:
         self.finish_reason = "disconnect"
 
     def failed(self, error: ApiError) -> None:
-        self.error, self.finish_reason = error.message, "error"
+        self.error, self.finish_reason = error.full_message, "error"
 
     @property
     def total_seconds(self) -> float | None:

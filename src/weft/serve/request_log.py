@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from weft.serve.api_errors import shortened
 from weft.serve.config import ServeConfig
 from weft.serve.page_requests import ASSETS
 
@@ -27,7 +28,8 @@ log = logging.getLogger("weft.serve.request")
 QUIET_ROUTES = ("/", "/health", "/ready", "/metrics", "/version", "/docs", "/favicon.ico")
 LOGGERS = ("weft", "uvicorn")
 WRONG_REQUEST = 400
-QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
+QUOTED = re.compile(r"(['\"]).*(['\"]|\.\.\.)", re.DOTALL)
+"""A long text may be cut before its last quotation mark."""
 DIGITS = 4
 """Seconds are logged to a tenth of a millisecond."""
 
@@ -64,8 +66,9 @@ def record_fields(record: RequestRecord) -> dict[str, Any]:
 
 def error_text(record: RequestRecord) -> str:
     """The message of an error. That of a wrong request quotes what was sent, which may be text of a
-    prompt: all from the first quotation mark to the last is left out."""
-    return QUOTED.sub(r"\1...\1", record.error) if record.status == WRONG_REQUEST else record.error
+    prompt: all from the first quotation mark to the last, of either kind, is left out."""
+    is_wrong = record.status == WRONG_REQUEST
+    return shortened(QUOTED.sub(r"\1...\1", record.error) if is_wrong else record.error)
 
 
 def seconds(value: float | None) -> float | None:
