@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.engine.tiny import tiny, tiny_folder
+from tests.serve.process import ServeProcess
 from tests.serve.server import RunningServer, make_service, running
 from tests.serve.test_disconnects import wait_until
 from weft.core.errors import UsageError
@@ -26,7 +27,7 @@ from weft.serve.api_keys import ApiKeys
 from weft.serve.cache_shares import cache_share
 from weft.serve.config import ServeConfig
 from weft.serve.context import Service
-from weft.serve.model_loading import build_service
+from weft.serve.model_loading import build_service, describe_models
 from weft.serve.model_names import parse_models
 
 KINDS = {"first": "decoder", "second": "decoder", "third": "encoder-decoder", "vectors": "encoder"}
@@ -177,6 +178,21 @@ def test_a_lower_context_length_that_has_room_is_kept(folders):
     service = service_of(paths, 0.0001, max_model_len=20)
     assert service.models.load_model("first").max_len == 20
     service.models.close()
+
+
+def test_the_first_lines_name_no_cache_of_encoders_and_load_nothing_on_demand(folders, tmp_path):
+    service = service_of(folders, 0.001)
+    service.models.load_all()
+    lines = {line.partition(":")[0]: line for line in describe_models(service)}
+    assert lines["vectors"] == f"vectors: encoder, context length {MAX_LEN}"
+    assert ", cache for " in lines["first"] and ", cache for " in lines["third"]
+    service.models.close()
+    tiny_folder(tmp_path / "models" / "pulled", "decoder")
+    with ServeProcess("--cache", "0.01", environ={"WEFT_CACHE": str(tmp_path)}) as server:
+        server.wait_ready()
+        wait_until(lambda: any(line.startswith("ready on") for line in server.lines))
+    assert server.lines[0] == f"listening on {server.url}; starting"
+    assert "  loaded on demand: pulled" in server.lines
 
 
 def test_encoders_take_no_share_of_the_cache(folders, monkeypatch, tmp_path):
