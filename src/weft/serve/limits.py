@@ -233,31 +233,34 @@ class Limits:
     ) -> None:
         """Raise an ApiError 429, and issue a ticket, for a request that would wait too long."""
         model, now = self.queue_of(served), self.now()
-        queue, work = model.keys[request.key], model.work_of(served, request.key)
+        queue = model.keys[request.key]
         ticket = queue.refused.find(fingerprint, now)
-        ahead = work.plus(*queue.refused.ahead_of(ticket))
-        wait = self.excess(ahead, request.num_tokens, token_bound)
-        wait = None if wait is None else MARGIN * wait
-        everything = model.work(served)
-        too_much = self.excess(everything, request.num_tokens, token_bound, TOTAL_SHARE)
-        if too_much is not None:
-            raise too_busy(busy_sentence(everything, 0), max(too_much, wait or 0.0))
-        share = DUE_SHARE if ticket is not None and ticket.is_due(now) else 1.0
+        key_work = model.work_of(served, request.key)
+        work_ahead = key_work.plus(*queue.refused.ahead_of(ticket))
+
+        def excess(work: QueuedWork, share: float = 1.0) -> float | None:
+            return self.excess(work, request.num_tokens, token_bound, share)
+
+        key_excess, total_work = excess(work_ahead), model.work(served)
+        retry_after = None if key_excess is None else MARGIN * key_excess
+        total_excess = excess(total_work, TOTAL_SHARE)
+        if total_excess is not None:
+            raise too_busy(busy_sentence(total_work, 0), max(total_excess, retry_after or 0.0))
+        is_due = ticket is not None and ticket.is_due(now)
         if (
-            wait is None
-            or self.excess(ahead, request.num_tokens, token_bound, share) is None
-            or self.excess(work, request.num_tokens, token_bound, FREE_SHARE) is None
+            retry_after is None
+            or (is_due and excess(work_ahead, DUE_SHARE) is None)
+            or excess(key_work, FREE_SHARE) is None
         ):
             if ticket is not None:
                 queue.refused.remove(ticket)
             return
         num_refused = len(queue.refused)
         if ticket is None:
-            issued = (fingerprint, request.num_sequences, request.num_tokens)
-            ticket = queue.refused.issue(*issued)
+            ticket = queue.refused.issue(fingerprint, request.num_sequences, request.num_tokens)
         if ticket is not None:
-            queue.refused.promise(ticket, clamped(wait), now)
-        raise too_busy(busy_sentence(work, num_refused), wait)
+            queue.refused.promise(ticket, clamped(retry_after), now)
+        raise too_busy(busy_sentence(key_work, num_refused), retry_after)
 
     def excess(
         self, work: QueuedWork, num_tokens: int, token_bound: int | None, share: float = 1.0
