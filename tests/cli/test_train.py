@@ -185,6 +185,14 @@ def test_a_time_and_a_number_of_steps_contradict_each_other(
     assert "--time is 5m but --set gives train.steps" in capsys.readouterr().err
 
 
+def test_all_problems_of_a_recipe_are_in_one_message_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--pairs", *write_pairs(tmp_path), "--out", tmp_path / "model"]
+    assert run("tiny", *arguments, changes=["train.steps=0", "train.seed=-1"]) == 2
+    assert "2 problems in the recipe tiny:\n  - train.steps is 0" in capsys.readouterr().err
+
+
 def test_times_have_hours_minutes_and_seconds() -> None:
     assert [parse_minutes(text) for text in ("10m", "1h30m", "90m", "150s", "2h")] == [
         *(10, 90, 90, 2.5, 120)

@@ -340,7 +340,7 @@ def read_recipe(path: Path | None, overrides: Mapping[str, Any], out: Path | Non
         values = stored_recipe(out).to_dict()
         if "train.steps" in overrides:
             overrides = {"train.minutes": None, **overrides}  # steps that are given end a time
-    where = "settings" if path is None else str(path)
+    where = "settings" if path is None else f"recipe {path}"
     return Recipe.from_dict(with_overrides(values, overrides, Recipe), where)
 
 
