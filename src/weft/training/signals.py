@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM stop a run: it saves a checkpoint, then exits with the signal's code.
+"""SIGINT, SIGTERM and SIGHUP stop a run: it saves a checkpoint, then exits with the signal's code.
 
     signal -> the handler sets a StopRequest    between two instructions of Python: after the step
            -> the wakeup file descriptor        at once: a thread says that the run will stop
@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_SECONDS = 1.0
 """A second SIGINT ends the process at once, unless it follows so soon that it is the same key:
 torchrun and make forward signals that the terminal has sent to the process already."""
 
 
 class StoppedBySignal(BaseException):
-    """Raised after saving. `exit_code` is 130 for SIGINT and 143 for SIGTERM, as shells expect."""
+    """Raised after saving. `exit_code` is 128 plus the number of the signal, as shells expect."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by signal {number}")
@@ -55,13 +55,18 @@ def is_main_thread() -> bool:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Replace the handlers of SIGINT and SIGTERM by a stop request, and restore them at the end. In
-    another thread than the main one nothing is replaced."""
+    """Replace the handlers of the signals by a stop request, and restore them at the end. SIGHUP
+    stays ignored where it is, as below nohup. In another thread than the main one nothing is
+    replaced."""
     request = StopRequest()
     if not is_main_thread():
         yield request
         return
-    before = {number: signal.signal(number, request.handle) for number in NUMBERS}
+    before = {
+        number: signal.signal(number, request.handle)
+        for number in NUMBERS
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield request
     finally:
@@ -75,7 +80,7 @@ def acknowledge_signals(
     exit_now: Callable[[int], None] = os._exit,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """Call `report` from a thread as soon as SIGINT or SIGTERM arrives. A second SIGINT ends the
+    """Call `report` from a thread as soon as one of the signals arrives. A second SIGINT ends the
     process without saving: what is on the disk stays complete. For commands, which own the process;
     the handlers of the signals are not changed."""
     if not is_main_thread():
