@@ -28,7 +28,7 @@ from weft.checkpoint.atomic import (
     write_file,
     write_output,
 )
-from weft.core.errors import DiskError
+from weft.core.errors import DataError, DiskError
 
 
 class StopError(Exception):
@@ -427,3 +427,9 @@ def test_a_named_output_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
     with pytest.raises(DiskError, match=r"page.html: cannot be written"):
         write_output(path, b"new")
     assert path.read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_output_in_a_missing_folder_names_the_folder(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "head.svg"
+    with pytest.raises(DataError, match="head.svg: there is no folder .*missing. Create it"):
+        write_output(path, b"content")

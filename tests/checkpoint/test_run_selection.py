@@ -101,6 +101,22 @@ def test_a_run_that_goes_on_after_its_model_is_its_newest_checkpoint(
     assert not caplog.text and describe(run).format == "native"
 
 
+def test_a_delivered_model_that_is_incomplete_is_named_as_the_reason(
+    finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    weights = run / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert is_step(run, run, 12)
+    text = "the model that was delivered after step 12 is incomplete; using the checkpoint of step"
+    assert f"{run}: {text} 12" in caplog.text
+
+
+def test_a_path_that_ends_with_at_names_no_checkpoint(finished: Path) -> None:
+    with pytest.raises(DataError, match="@"):
+        load_checkpoint(f"{finished}@")
+
+
 def test_a_path_that_exists_wins(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     shutil.copytree(finished, tmp_path / "run@last")

@@ -177,7 +177,7 @@ def test_a_long_text_is_scored_in_parts_that_predict_each_token_once(writer):
         (
             "encoder-decoder",
             "perplexity",
-            "perplexity needs a model of kind decoder",
+            "perplexity needs a model of kind decoder. Use `eval --pairs`",
         ),
     ],
 )

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.core.errors import DISK_ERRORS as DISK_ERRORS
-from weft.core.errors import DiskError
+from weft.core.errors import DataError, DiskError
 from weft.native.rename import exchange_names
 
 PREFIX = ".new-"
@@ -108,6 +108,9 @@ def write_file(path: Path, content: bytes) -> None:
 def write_output(path: Path, content: bytes) -> None:
     """`write_file` for a file that the user has named: what a link points to is replaced, and a
     device or a pipe is written to."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}. Create it, or name another file.", path)
     if path.exists() and not path.is_file():
         with disk_errors(path):
             path.write_bytes(content)

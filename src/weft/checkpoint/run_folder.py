@@ -30,6 +30,7 @@ from weft.checkpoint.run_selection import (
     RunPath,
     candidate_steps,
     delivered_step,
+    is_past_model,
     split_run_path,
 )
 from weft.checkpoint.weft_folder import Checkpoint, load_weights
@@ -78,7 +79,9 @@ def reason(path: RunPath) -> str:
     step = delivered_step(path.run)
     if step is None:
         return "training is not finished; "
-    return f"training has gone on after the model of step {step} was delivered; "
+    if is_past_model(path.run):
+        return f"training has gone on after the model of step {step} was delivered; "
+    return f"the model that was delivered after step {step} is incomplete; "
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

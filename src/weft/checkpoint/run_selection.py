@@ -62,10 +62,10 @@ class StepScore(NamedTuple):
 
 
 def split_run_path(path: Path) -> RunPath:
-    """'DIR@best' -> (DIR, best). A path that exists, or whose part before '@' is no folder, is
-    returned as a whole."""
-    folder, at, which = str(path).rpartition("@")
-    if not at or path.exists() or not Path(folder or ".").is_dir() or not folder:
+    """'DIR@best' -> (DIR, best). A path that exists, that ends with '@', or whose part before '@'
+    is no folder, is returned as a whole."""
+    folder, _, which = str(path).rpartition("@")
+    if not folder or not which or path.exists() or not Path(folder).is_dir():
         return RunPath(path, "")
     return RunPath(Path(folder), which)
 

@@ -136,8 +136,6 @@ def write_image(curves: list[Curve], path: Path) -> None:
         ) from None
     from weft.checkpoint.atomic import write_output
 
-    if not path.parent.is_dir():
-        raise DataError(f"there is no folder {path.parent}. Create it, or name another file.", path)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     for curve in curves:

@@ -168,9 +168,11 @@ def check_task(kind: str, task: Task) -> None:
     """Raise a UsageError if models of this kind do not support the task."""
     needed = NEEDS.get(task, kind)
     if kind != needed:
+        scores_pairs = task == "perplexity" and kind == "encoder-decoder"
+        alternative = "Use `eval --pairs`, which scores translations."
         raise UsageError(
             f"this model is of kind {kind}: {task} needs a model of kind {needed}. "
-            f"{ALTERNATIVE[kind]}"
+            f"{alternative if scores_pairs else ALTERNATIVE[kind]}"
         )
 
 
