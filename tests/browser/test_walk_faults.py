@@ -109,6 +109,7 @@ async () => {
 
 def test_a_block_with_the_first_token_stays_in_a_reduced_map(walk):
     page = walk(LONG).page
+    page.locator("#attention .matrix canvas").wait_for()
     assert not page.evaluate(HATCHED)
     page.locator("#attention").get_by_label("Hide the first token").check()
     page.wait_for_timeout(400)

@@ -71,6 +71,7 @@ def test_the_search_and_the_effect_of_a_head_are_near_the_heads_of_a_deep_model(
     first.click()
     expect(page.locator("#heads .head-tile[aria-pressed=true]")).to_be_in_viewport()
     expect(page.locator("#heads .finder")).to_be_in_viewport()
+    assert one.violations() == []
     one.check_quiet()
 
 
