@@ -183,6 +183,9 @@ def test_a_time_and_a_number_of_steps_contradict_each_other(
     source, target = write_pairs(tmp_path)
     assert run("--pairs", source, target, "--time", "5m", "--out", tmp_path / "model") == 2
     assert "--time is 5m but --set gives train.steps" in capsys.readouterr().err
+    changes = ["train.minutes=5", "train.steps=4"]
+    assert run("--pairs", source, target, "--out", tmp_path / "model", changes=changes) == 2
+    assert "train.minutes is 5 but --set gives train.steps" in capsys.readouterr().err
 
 
 def test_all_problems_of_a_recipe_are_in_one_message_that_names_it(

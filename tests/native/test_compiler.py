@@ -55,6 +55,12 @@ def test_switched_off_torch_computes_without_a_message() -> None:
     assert in_another_process(WEFT_NATIVE="0").stderr == ""
 
 
+def test_another_value_of_the_switch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_NATIVE", "off")
+    with pytest.raises(UsageError, match="WEFT_NATIVE is 'off': it must be 0 .* or 1"):
+        library.native.__wrapped__()
+
+
 def test_without_a_compiler_one_line_tells_the_cost_and_the_remedy(tmp_path: Path) -> None:
     missing = str(tmp_path / "no-compiler")
     stderr = in_another_process(CXX=missing, WEFT_CACHE=str(tmp_path)).stderr

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 Message = Annotated[
-    str | None, typer.Argument(metavar="[MESSAGE]", help="Answer it and exit; -: stdin.")
+    str | None, typer.Argument(metavar="MESSAGE", help="Answer it and exit; -: stdin.")
 ]
 System = Annotated[str | None, typer.Option(help="System message.")]
 Lines = Annotated[bool, typer.Option("--lines", help="Each line of standard input is a message.")]

@@ -11,10 +11,12 @@ from typing import Annotated, Literal
 
 import typer
 
-Shell = Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")]
+Shell = Annotated[
+    Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="The shell.")
+]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- WORDS...]", help="Used by the script: complete the last word."),
+    typer.Argument(metavar="-- WORDS", help="Used by the script: complete the last word."),
 ]
 
 FILES = ":files"

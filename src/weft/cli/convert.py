@@ -14,7 +14,7 @@ def command(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Model folder, .gguf file or name.")
     ],
-    out: Annotated[Path, typer.Argument(help="Output path; must not exist yet.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output path; must not exist yet.")],
     to: Annotated[
         Literal["hf", "gguf", "weft"], typer.Option(help="hf: for transformers; gguf: llama.cpp.")
     ],

@@ -111,12 +111,12 @@ def size(num_bytes: int) -> str:
 def kernels() -> Section:
     """The native library; compiles it if that has not been done yet."""
     from weft.core.errors import UsageError
-    from weft.native.compiler import BuildError, forced_variant, library_path
+    from weft.native.compiler import BuildError, forced_variant, is_disabled, library_path
     from weft.native.library import native
 
-    if os.environ.get("WEFT_NATIVE") == "0":
-        return {"native": "off (WEFT_NATIVE=0): torch computes, many times slower"}
     try:
+        if is_disabled():
+            return {"native": "off (WEFT_NATIVE=0): torch computes, many times slower"}
         path, forced, library = library_path(), forced_variant(), native()
     except (BuildError, UsageError, OSError) as error:
         return {"native": f"not available: {error}"}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Other = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="Second model, compared with the first."),
+    typer.Argument(metavar="MODEL", help="Second model, compared with the first."),
 ]
 Pairs = Annotated[
     tuple[str, str] | None,

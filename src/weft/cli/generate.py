@@ -36,7 +36,7 @@ Encode = Callable[[str], list[int]]
 
 
 Prompt = Annotated[
-    str | None, typer.Argument(metavar="[PROMPT]", help="Text to continue; none or -: stdin.")
+    str | None, typer.Argument(metavar="PROMPT", help="Text to continue; none or -: stdin.")
 ]
 Prompts = Annotated[
     str | None,

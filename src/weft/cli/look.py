@@ -89,7 +89,7 @@ class LookRequest:
 def command(
     model: Model,
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="Text to read; none or -: stdin.")
+        str | None, typer.Argument(metavar="TEXT", help="Text to read; none or -: stdin.")
     ] = None,
     to: Annotated[
         str | None,

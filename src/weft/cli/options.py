@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Model folder, run (DIR@best), .gguf file or name.")
 ]
-File = Annotated[str, typer.Argument(metavar="[FILE]", help="Plain or gzip; none or -: stdin.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Plain or gzip; none or -: stdin.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 
 MaxTokens = Annotated[

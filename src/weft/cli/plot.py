@@ -14,7 +14,7 @@ from weft.cli.output import print_json
 from weft.cli.run_metrics import Curve, read_curves
 from weft.core.errors import DataError, UsageError
 
-Runs = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.")]
 Metric = Annotated[
     list[str] | None,
     typer.Option(

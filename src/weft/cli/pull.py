@@ -9,7 +9,9 @@ import typer
 
 from weft.cli.output import print_json, status
 
-Name = Annotated[str, typer.Argument(help="smollm2, minilm, nko, or a Hugging Face repository.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="smollm2, minilm, nko, or a Hugging Face repository.")
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Download again, even if the model is complete.")
 ]

@@ -99,7 +99,7 @@ def command(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL | NAME=MODEL]...",
+            metavar="MODEL | NAME=MODEL",
             help="Model folders, .gguf files or names; none: all pulled models.",
         ),
     ] = None,

@@ -11,7 +11,7 @@ from weft.core.errors import UsageError
 from weft.core.registry import nearest
 
 Path = Annotated[
-    str, typer.Argument(metavar="[PATH]", help="A section or setting, such as train.schedule.")
+    str, typer.Argument(metavar="PATH", help="A section or setting, such as train.schedule.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per setting.")]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MANY = ("--pairs", "--text", "--valid", "--languages")
 
 RecipeFile = Annotated[
-    Path | None, typer.Argument(metavar="[RECIPE]", help="TOML file, or name; none: defaults.")
+    Path | None, typer.Argument(metavar="RECIPE", help="TOML file, or name; none: defaults.")
 ]
 Pairs = Annotated[
     list[Path] | None,
@@ -278,13 +278,15 @@ def parse_changes(changes: list[str], time: str | None = None) -> dict[str, Any]
     from weft.core.config import parse_override
 
     overrides = dict(parse_override(change) for change in changes)
-    if time is None:
-        return overrides
-    if "train.steps" in overrides:
+    if time is not None:
+        overrides["train.minutes"] = parse_minutes(time)
+    minutes = overrides.get("train.minutes")
+    if minutes is not None and "train.steps" in overrides:
+        given = f"--time is {time}" if time is not None else f"train.minutes is {minutes}"
         raise UsageError(
-            f"--time is {time} but --set gives train.steps, which --time plans. Use one of the two."
+            f"{given} but --set gives train.steps, which a time plans. Use one of the two."
         )
-    return {**overrides, "train.minutes": parse_minutes(time)}
+    return overrides
 
 
 def parse_minutes(time: str) -> float:

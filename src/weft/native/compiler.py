@@ -56,8 +56,9 @@ class CacheFolderError(BuildError):
     remedy = "Free some space there, or set WEFT_CACHE to a folder that can be written."
 
 
-class IsaError(BuildError):
-    """$WEFT_ISA names a variant that does not exist or that this processor cannot run."""
+class VariableError(BuildError):
+    """$WEFT_NATIVE has an unknown value, or $WEFT_ISA names a variant that does not exist or that
+    this processor cannot run."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,25 @@ def find_compiler() -> str | None:
     return os.environ.get("CXX") or shutil.which("g++")
 
 
+def is_disabled() -> bool:
+    """Whether $WEFT_NATIVE switches the kernels off; a VariableError for an unknown value."""
+    value = os.environ.get("WEFT_NATIVE", "")
+    if value not in ("", "0", "1"):
+        raise VariableError(
+            f"WEFT_NATIVE is {value!r}: it must be 0 (torch computes) or 1 (native kernels, the "
+            "default). Unset it."
+        )
+    return value == "0"
+
+
 def has_library() -> bool:
     """Whether there is a library or a compiler for one, and it is not switched off. Compiles
     nothing."""
-    if os.environ.get("WEFT_NATIVE") == "0":
-        return False
+    try:
+        if is_disabled():
+            return False
+    except VariableError:  # reported where the library is loaded
+        return True
     return find_compiler() is not None or prebuilt_library() is not None
 
 
@@ -137,10 +152,10 @@ def forced_variant() -> Variant | None:
     if not name:
         return None
     if name not in CHOICES:
-        raise IsaError(f"WEFT_ISA is '{name}'. Choose one of: {', '.join(CHOICES)}.")
+        raise VariableError(f"WEFT_ISA is '{name}'. Choose one of: {', '.join(CHOICES)}.")
     variant = CHOICES[name]
     if missing := variant.missing_features():
-        raise IsaError(
+        raise VariableError(
             f"WEFT_ISA is '{name}', but this processor lacks {', '.join(missing)}. Unset WEFT_ISA."
         )
     return variant

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ import torch  # importing it loads the OpenMP library that ours needs
 from torch import Tensor
 
 from weft.core.errors import UsageError
-from weft.native.compiler import SOURCE_FOLDER, BuildError, IsaError, library_path
+from weft.native.compiler import SOURCE_FOLDER, BuildError, VariableError, is_disabled, library_path
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +69,9 @@ def address(x: Tensor | None) -> int:
 @functools.cache
 def native() -> Native | None:
     """The library; None if it is switched off, or not available, which is logged once."""
-    if os.environ.get("WEFT_NATIVE") == "0":
-        return None
     try:
-        return load(library_path())
-    except IsaError as error:
+        return None if is_disabled() else load(library_path())
+    except VariableError as error:
         raise UsageError(str(error)) from None
     except (BuildError, OSError) as error:
         log.warning(
