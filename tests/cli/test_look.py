@@ -166,7 +166,7 @@ def test_a_token_is_shown_in_its_head(model, look):
     side = trace.side_of(model.part)
     rows = tokens_with(trace, side, model.text, word)
     name = f"{model.part}.1.attention.weights"
-    title = f"{model.part} layer 1 head 2 {word} ({', '.join(map(str, rows))}) looks at"
+    title = f"{model.part} layer 1 head 2: {word} ({', '.join(map(str, rows))}) looks at"
     check_row(section(lines, title), row_by_word(trace, name, 2, rows, side))
 
 
@@ -382,7 +382,7 @@ def test_the_first_example_of_the_help_works_as_pasted(capsys):
     example = re.search(r"^ +weft (look .*)$", capsys.readouterr().out, re.MULTILINE)[1]
     assert main(shlex.split(example), COMMANDS) == 0
     out = capsys.readouterr().out
-    assert "text -> 7 tokens, 7 words" in out and "the sharpest head for it" in out
+    assert "text -> 7 tokens, 7 words" in out and "the sharpest head of this token" in out
 
 
 def test_the_own_translation_is_the_target(translator, look):

@@ -31,6 +31,7 @@ from weft.look.words import tokens_of_text
 
 MAX_MAP_TOKENS = 512
 """Of a map or a table of heads: beyond, a single row is computed but not all of them."""
+HEAD_COLUMNS = "entropy in bits, distance in tokens, first: the weight on the first token"
 NUM_NEXT = 5
 NUM_BEST_HEADS = 8
 
@@ -182,8 +183,8 @@ def token_view(
     for part in parts_of_side(trace, selection.side) if head is None else [head.part]:
         one = head or sharpest_head(trace, part, selection.tokens[-1])
         places = ", ".join(map(str, selection.tokens))
-        kind = "" if head else ", the sharpest head for it,"
-        lines += ["", f"{head_title(one)}{kind} {selection.label} ({places}) looks at"]
+        kind = "" if head else ", the sharpest head of this token"
+        lines += ["", f"{head_title(one)}{kind}: {selection.label} ({places}) looks at"]
         groups = key_groups(trace, trace.side_of(part, "key"), style.is_ascii)
         weights_S = row_of(trace, one, selection.tokens)
         sums = joined_columns(weights_S, [group.tokens for group in groups])
@@ -249,7 +250,7 @@ def heads_view(
         number = len(trace.tokens[trace.side_of(one)])
         rows = range(number) if selection is None else selection.tokens
         of = f"of {selection.label}" if selection else f"means over {number} rows"
-        lines += [f"{one}: heads, {of}; entropy in bits, distance in tokens"]
+        lines += [f"{one}: heads, {of}", HEAD_COLUMNS]
         heads = []
         for layer in range(trace.model.parts[one]):
             name = HeadName(one, layer, 0).prefix + ".weights"
