@@ -104,6 +104,19 @@ def test_a_run_can_be_stopped_and_keeps_what_was_written(served, tab):
     one.check_quiet()
 
 
+def test_the_rate_of_an_answer_that_came_in_one_piece_is_not_shown(served, tab):
+    one = tab(served.url).open("#/play?model=base&max_tokens=2&seed=1")
+    run_text(one.page, "the cat")
+    wait_done(one.page)
+    times = one.page.locator(".run-times").last.inner_text()
+    assert "2 tokens written" in times and "tokens/s" not in times
+    two = tab(served.url).open("#/play?model=base&max_tokens=400&seed=1")
+    limit_download(two.page, bytes_per_second=60_000)
+    run_text(two.page, "the cat")
+    wait_done(two.page)
+    assert "tokens/s" in two.page.locator(".run-times").last.inner_text()
+
+
 def test_a_translation_has_alternatives(served, tab):
     one = tab(served.url).open("#/play?model=translator&alternatives=2&max_tokens=12")
     run_text(one.page, "the cat sat")

@@ -13,6 +13,8 @@ import { answerParts } from "./play_requests.js";
 import { createWrittenText, pieceSelection } from "./play_written.js";
 import { errorState, loadingState } from "./states.js";
 
+/** A shorter answer came in one piece, whose duration is that of the network. */
+const MIN_RATE_SECONDS = 0.2;
 const HIDDEN_FLUSH_MS = 100;
 
 /**
@@ -144,7 +146,7 @@ function timeFacts(answer, times, numPieces) {
   const number = usage?.completion ?? numPieces;
   const seconds = (times.end - times.first) / 1000;
   const facts = [t("play.time.first", { time: formatTime(times.first - times.begin) }), t("play.time.tokens", { n: formatCount(number) })];
-  if (number > 1 && seconds > 0) facts.push(t("play.time.rate", { n: formatCount((number - 1) / seconds) }));
+  if (number > 1 && seconds >= MIN_RATE_SECONDS) facts.push(t("play.time.rate", { n: formatCount((number - 1) / seconds) }));
   if (usage) facts.push(t("play.time.prompt", { n: formatCount(usage.prompt) }));
   if (usage?.cached !== null && usage?.cached !== undefined) facts.push(t("play.time.cached", { n: formatCount(usage.cached) }));
   if (!answer.isComplete) facts.push(t("play.stopped"));
