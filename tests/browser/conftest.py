@@ -7,6 +7,7 @@ beside which other tests could not start theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,22 @@ from tests.engine.tiny import tiny_folder
 from tests.serve.process import ServeProcess
 
 MAX_LEN = 2000
+FIRST = {"theme": "light", "language": "en-US", "width": 360, "model": "base"}
+"""`make test` runs a test of several themes, languages, widths or models with these; the others are
+slow tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if parameters is not None and is_variant(item, parameters.params):
+            item.add_marker(pytest.mark.slow)
+
+
+def is_variant(item: pytest.Item, parameters: dict[str, Any]) -> bool:
+    """Whether a test of the browser differs from FIRST."""
+    is_ours = item.path.is_relative_to(Path(__file__).parent)
+    return is_ours and any(parameters.get(name, FIRST[name]) != FIRST[name] for name in FIRST)
 
 
 @pytest.fixture(scope="session")

@@ -88,6 +88,7 @@ ROWS = """
 """
 
 
+@pytest.mark.slow
 def test_a_moment_shows_nothing_of_later_ones(served, tab):
     page = open_cache(tab, served.url)
     page.get_by_label("First prompt").fill(FIRST)

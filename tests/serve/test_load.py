@@ -116,6 +116,7 @@ async def ask_until_stopped(server: ServeProcess, bodies: Sequence[Any]) -> tupl
         return await asyncio.gather(*posts, return_exceptions=True), num_accepted
 
 
+@pytest.mark.slow
 def test_sigterm_under_load_completes_what_was_accepted(tmp_path: Path) -> None:
     """Whole and streamed. What arrives after the signal is refused with 503, or not answered."""
     folder = tiny_folder(tmp_path / "long", "decoder", max_len=400)

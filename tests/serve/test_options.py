@@ -257,6 +257,7 @@ def test_unknown_fields_are_refused_or_with_lenient_reported(local, outside):
     assert answer.status_code == 200 and "temprature" in answer.headers["x-weft-warning"]
 
 
+@pytest.mark.slow
 def test_reserve_assigns_the_memory_of_the_cache_after_the_start(folder: Path) -> None:
     def resident(*options: str) -> int:
         with ServeProcess(folder, "--cache", "0.2", *options) as server:

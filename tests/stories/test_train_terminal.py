@@ -68,7 +68,9 @@ def arguments(folder: Path, *settings: str) -> list[str]:
     return ["train", "--pairs", source, target, "--out", str(folder / "run"), *options]
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(60, 20), (80, 24)])
+@pytest.mark.parametrize(
+    ("columns", "rows"), [(60, 20), pytest.param(80, 24, marks=pytest.mark.slow)]
+)
 def test_step_loss_and_time_left_are_visible_and_ctrl_c_is_answered_at_once(
     tmp_path: Path, columns: int, rows: int
 ) -> None:

@@ -71,7 +71,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("is_sharded", [False, True], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "is_sharded",
+    [pytest.param(False, id="ddp"), pytest.param(True, id="fsdp", marks=pytest.mark.slow)],
+)
 def test_two_processes_have_the_losses_of_one(
     is_sharded: bool, alone: Path, tmp_path: Path
 ) -> None:
@@ -85,6 +88,7 @@ def test_two_processes_have_the_losses_of_one(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_two_processes_read_one_text_like_one(tmp_path: Path) -> None:
     """The first encodes it; both map the same ids and read their own samples."""
     for processes in (1, 2):
