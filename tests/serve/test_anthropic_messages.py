@@ -263,6 +263,14 @@ def test_hosted_tools_are_dropped_with_a_warning():
         assert ask(tools=hosted).json()["content"] == [{"type": "text", "text": ROME}]
 
 
+def test_a_warning_is_a_valid_header_whatever_the_client_has_sent():
+    hosted = [{"type": "web\r\nx-forged: 1\x0e\xf6\u6211", "name": "search"}]
+    with scripted(ROME) as ask:
+        answer = ask(tools=hosted)
+        assert answer.status_code == 200 and "x-forged" not in answer.headers
+        assert "web??x-forged: 1???" in answer.headers["x-weft-warning"]
+
+
 def test_a_stop_sequence_is_named():
     with scripted("one two three") as ask:
         value = ask(stop_sequences=[" three", "two"]).json()

@@ -244,8 +244,13 @@ class HttpCall:
         if warning in self.warnings:
             return
         self.warnings.append(warning)
-        text = "; ".join(self.warnings).encode("ascii", "replace").decode()
-        self.response_headers["x-weft-warning"] = text[:1000]
+        self.response_headers["x-weft-warning"] = header_value("; ".join(self.warnings))[:1000]
+
+
+def header_value(text: str) -> str:
+    """Text as the value of a header: what is not printable ASCII, such as a line break that a
+    client has sent in the name of a field, becomes a question mark."""
+    return "".join(each if " " <= each <= "~" else "?" for each in text)
 
 
 def call_of(request: Request) -> HttpCall:
