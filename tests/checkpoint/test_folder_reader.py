@@ -124,6 +124,7 @@ def test_a_model_without_a_template_removes_that_of_the_model_before(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # a reader that is much slower than the writer gives up
 @pytest.mark.timeout(300)
 def test_a_reader_never_gets_the_files_of_two_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
