@@ -17,7 +17,7 @@ import pytest
 
 from tests.browser.harness import Tab
 from tests.browser.page_rules import rule_violations
-from tests.browser.scripted_page import run_text, scripted_page, wait_done
+from tests.browser.scripted_page import field, run_text, scripted_page, wait_done
 from tests.serve.server import RunningServer
 from weft.serve.limits import Limits
 
@@ -107,6 +107,7 @@ def key_needed(one: Tab, server: RunningServer) -> None:
 def offline(one: Tab, server: RunningServer) -> None:
     """A banner, the text is kept, and the page comes back by itself."""
     one.open()
+    field(one.page).wait_for()  # the view is loaded
     one.context.set_offline(True)
     run_text(one.page, "Are you there?")
     one.page.wait_for_selector(".banners [data-state=offline]")
