@@ -10,13 +10,14 @@ import pytest
 REACHED = {
     "compiled": 33,
     "modules": 45,
-    "training": 32,
+    "training": 33,
     "request": 22,
 }
 """Counts of the last change that lowered them, and three more files since API keys are served
 fairly and steps are timed, and one since streams begin together. Lower a number when a trace prints
 a smaller one."""
 SLACK = 2
+"""Training runs through one more file, library.py, where contention.py finds the CPUs busy."""
 
 
 @pytest.fixture(scope="module")

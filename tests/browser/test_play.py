@@ -250,6 +250,7 @@ def test_a_key_is_asked_for_in_place_and_used_from_then_on(tab):
 def test_axe_finds_no_violation(tab, theme):
     with scripted_page(ANSWER) as server:
         one = tab(server.url, theme=theme).open()
+        field(one.page).wait_for()  # the view is loaded
         assert one.violations() == []
         run_text(one.page, "hello")
         wait_done(one.page)
