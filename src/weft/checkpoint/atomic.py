@@ -29,8 +29,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from weft.core.errors import DISK_ERRORS as DISK_ERRORS
-from weft.core.errors import DataError, DiskError
+from weft.core.errors import DISK_ERRORS, DataError, DiskError
 from weft.native.rename import exchange_names
 
 PREFIX = ".new-"

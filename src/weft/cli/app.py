@@ -32,10 +32,9 @@ import typer
 from typer.main import get_command
 
 from weft import __version__
-from weft.checkpoint.atomic import DISK_ERRORS
 from weft.cli.streams import close_stdout, prepare_streams
 from weft.cli.threads_option import add_threads, with_threads
-from weft.core.errors import ConfigError, EngineError, UsageError, WeftError
+from weft.core.errors import DISK_ERRORS, ConfigError, EngineError, UsageError, WeftError
 from weft.core.openmp import check_wait_policy
 from weft.core.registry import pick
 

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 
-from weft.checkpoint.atomic import DISK_ERRORS
+from weft.core.errors import DISK_ERRORS
 
 STDERR = 2
 
