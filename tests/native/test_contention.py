@@ -44,6 +44,16 @@ def test_threads_sleep_while_there_is_contention() -> None:
     assert 2.0 < begin <= 2.2 and 6.0 <= end <= 6.3
 
 
+def test_a_server_and_its_client_are_no_contention() -> None:
+    """They cause some waiting; but less is needed to continue than to begin."""
+    machine = FakeMachine()
+    machine.run(2, 0.3)
+    assert machine.switched == [] and not machine.meter.is_contended
+    machine.run(1, 0.9)
+    machine.run(3, 0.3)
+    assert machine.meter.is_contended and [is_on for _, is_on in machine.switched] == [True]
+
+
 def test_a_short_pause_is_no_end_of_contention() -> None:
     machine = FakeMachine()
     for _ in range(5):

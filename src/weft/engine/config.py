@@ -100,7 +100,8 @@ class EngineConfig(Config):
     and for an encoder-decoder a source of the same length, for which they have room."""
     reserve: bool = False
     """Assign all of that memory at the start: the first use of a memory page stops the engine for
-    some microseconds, a tenth of a small model's time until all of it has been used."""
+    some microseconds, a tenth of a small model's time until all of it has been used. Weights are
+    moved to huge pages too (native/huge_pages.py), which `weft serve` always does."""
     page_size: int = Field(16, ge=1, le=256)
     """Tokens per page of the KV cache; a prefix is shared in whole pages."""
     prefix_cache: str = "radix"

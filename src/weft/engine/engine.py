@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import cached_property
 from itertools import count
 from math import isnan
@@ -67,7 +67,8 @@ from weft.engine.stats import EngineStats
 from weft.engine.thread_controller import ThreadController
 from weft.models.build import AnyModel
 from weft.models.transformer import Decoder
-from weft.nn.packed_modules import pack_model
+from weft.native.huge_pages import huge_page_units
+from weft.nn.packed_modules import matrices_of, pack_model
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,9 @@ class Engine:
         self.requests, self.samples = self.state.requests, self.state.samples
         self.beams, self.finished = self.state.beams, self.state.finished
         self.events, self.interrupts = EventQueue(), DeferredInterrupts()
+        if self.config.reserve:
+            for _ in self.huge_page_units():
+                pass
 
     def __repr__(self) -> str:
         pool, state = self.kv_cache.pool, self.scheduler.state
@@ -331,6 +335,11 @@ class Engine:
         pages = find_pages(self.scheduler.state, self.finished, request_id, sample)
         store = self.runner.need_store()
         return attention_rows(self.runner.stack, store, self.kv_cache, pages, query, layers)
+
+    def huge_page_units(self) -> Generator[None, None, int]:
+        """Move the packed weights to huge pages, in units of some milliseconds."""
+        matrices = list(matrices_of(self.model).values())  # alive until the end
+        return (yield from huge_page_units(part for one in matrices for part in one.tensors))
 
     def statistics(self) -> EngineStats:
         """Cache hits, pages and counts so far, with the best possible hit rate."""

@@ -136,8 +136,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, plan: Plan, chooser: TokenChooser) -> list[Tensor]:
-        """Execute a plan; returns the hidden states x_TD of each text to embed or score."""
-        self.is_hooked = self.hook_watch.is_hooked()
+        """Execute a plan; returns the hidden states x_TD of each text to embed or score. A module
+        that was given another forward is noticed by the next plan with a prompt or a text."""
+        self.is_hooked = self.hook_watch.is_hooked(is_quick=plan.total_tokens == len(plan.chunks))
         if self.is_hooked and not self.was_hooked:
             self.warn_hooked()
         if plan.copies:

@@ -10,6 +10,7 @@ the chunks of a prompt or the number of threads beside it).
     stack_weights.py        descriptions of a whole stack
     compiled_stack.py       CompiledStack: all layers in one call; decode steps; greedy search
     malloc.py               return freed memory to the system
+    huge_pages.py           move weights to memory pages of 2 MB
     rename.py               exchange the names of two folders
     contention.py           whether other processes use the CPUs, and how threads wait then
 

@@ -123,6 +123,8 @@ class CompiledStack:
         assert library is not None, "a compiled stack needs the native library"
         self.library, self.weights, self.kv = library, weights, kv
         self.structs = [library.new("WeftLayer*", layer.fields()) for layer in weights.layers]
+        final_norm = weights.final_norm
+        self.final_norm = final_norm and library.new("WeftNorm*", final_norm.fields())
         self.scratch_size = max(2 * layer.width + layer.inner_size for layer in weights.layers)
         self.layer_work = max(layer.width * layer.inner_size for layer in weights.layers)
         self.scratch = torch.empty(0, dtype=torch.float32, device="cpu")
@@ -161,9 +163,15 @@ class CompiledStack:
         layers = layers or range(len(self.structs))
         part = (placed.array + layers.start, len(layers), placed.passes)
         check(self.library.lib.weft_layers(*part, *addresses))
-        final_norm = self.weights.final_norm
-        is_last = layers.stop == len(self.structs)
-        return normalize(y_ND, final_norm) if final_norm is not None and is_last else y_ND
+        if self.final_norm is not None and layers.stop == len(self.structs):
+            self.normalize_in_place(self.final_norm, y_ND, threads)
+        return y_ND
+
+    def normalize_in_place(self, norm: Any, x_ND: Tensor, threads: int) -> None:
+        """The final norm, without the checks of `kernels.norm`: between two passes over all
+        weights, whatever Python reads is in no cache."""
+        data, (num_tokens, width) = x_ND.data_ptr(), x_ND.shape
+        check(self.library.lib.weft_norm(norm, data, data, num_tokens, width, width, threads))
 
     def embed(
         self, ids_N: Tensor, positions_N: Tensor, position_rows: PositionRows

@@ -24,9 +24,12 @@ from weft.native.library import set_throttled
 
 METER_SECONDS = 0.1
 """The contention is measured over at least this time."""
-CONTENDED = 0.2
-"""Seconds of waiting for a CPU, of all threads, per second. Wakeups on an idle machine cause some
-waiting too: 10 microseconds each."""
+CONTENDED = 0.4
+"""Seconds of waiting for a CPU, of all threads, per second, at which contention begins: one busy
+process beside two threads on two CPUs causes 0.7 to 1. The event loop of a server and its client
+cause up to 0.25 on an idle machine, where threads that sleep are a fifth slower."""
+STILL_CONTENDED = 0.2
+"""At less than this it ends: threads that sleep at barriers wait less, as they use less time."""
 QUIET_SECONDS = 1.0
 """Contention is over after this time without it."""
 RECHECK_SECONDS = 10.0
@@ -86,8 +89,9 @@ class ContentionMeter:
         before, self.last_ns = self.last_ns, self.delay_ns()
         was_recent = self.measured_at - self.contended_at < QUIET_SECONDS
         self.measured_at = now
+        limit = CONTENDED if self.throttled_at is None else STILL_CONTENDED
         # a thread that has ended takes its time with it
-        self.is_contended = max(0, self.last_ns - before) * 1e-9 > CONTENDED * seconds
+        self.is_contended = max(0, self.last_ns - before) * 1e-9 > limit * seconds
         if self.is_contended:
             self.contended_at = now
         is_quiet = now - self.contended_at >= QUIET_SECONDS

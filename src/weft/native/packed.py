@@ -54,9 +54,13 @@ class PackedMatrix:
     the largest result off, two to three times as fast."""
 
     @property
-    def num_bytes(self) -> int:
+    def tensors(self) -> list[Tensor]:
         parts = (self.data, self.scales, self.minima)
-        return sum(part.numel() * part.element_size() for part in parts if part is not None)
+        return [part for part in parts if part is not None]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.numel() * part.element_size() for part in self.tensors)
 
     @cached_property
     def struct(self) -> Any:

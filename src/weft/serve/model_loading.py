@@ -66,6 +66,7 @@ def build_service(
         if keeper is not None:
             keeper.add(served)  # before the warm-up, which may leave a source in the cache
         warm_up(served)
+        served.use_huge_pages()
         if config.reserve:
             served.reserve()
         return served

@@ -92,6 +92,10 @@ class ServedModel:
         if store is not None:
             self.reserving = self.engine.run_units(store.reserve_units())
 
+    def use_huge_pages(self) -> None:
+        """Start to move the weights to huge pages, in units between engine steps."""
+        self.engine.run_units(self.engine.engine.huge_page_units())
+
     @property
     def is_reserving(self) -> bool:
         return self.reserving is not None and not self.reserving.done()
