@@ -119,6 +119,12 @@ class Tab:
         self.page.wait_for_selector("main > *", state="attached")
         return self
 
+    def themes(self) -> Iterator[str]:
+        """Show what is shown now in one theme after the other."""
+        for theme in ("light", "dark"):
+            self.page.emulate_media(color_scheme=theme)
+            yield theme
+
     def check_quiet(self, *expected: str) -> None:
         """No foreign request, no violation of the policy, no error; console messages that contain
         one of `expected` are part of the test."""

@@ -1,4 +1,5 @@
-"""The states of Walk and Cache at two widths in two themes, with a screenshot of each.
+"""The states of Walk and Cache at two widths in two themes, with a screenshot of each. A state is
+reached once for each width; the theme changes while it is shown.
 
 WEFT_SCREENSHOTS=DIR pytest -m slow tests/browser/test_walk_states.py     keep the screenshots
 """
@@ -204,20 +205,20 @@ def test_the_result_of_walk_follows_the_rules(server, tab, tmp_path, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 @pytest.mark.parametrize("state", WALK)
-def test_a_state_of_walk_is_accessible_and_fits(server, tab, tmp_path, state, width, theme):
-    one = tab(server.url, width=width, theme=theme, reduced_motion="reduce")
+def test_a_state_of_walk_is_accessible_and_fits(server, tab, tmp_path, state, width):
+    one = tab(server.url, width=width, reduced_motion="reduce")
     WALK[state](one, server)
-    check(one, tmp_path, f"walk-{state}-{width}-{theme}")
+    for theme in one.themes():
+        check(one, tmp_path, f"walk-{state}-{width}-{theme}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 @pytest.mark.parametrize("state", CACHE)
-def test_a_state_of_cache_is_accessible_and_fits(served, tab, tmp_path, state, width, theme):
-    one = tab(served.url, width=width, theme=theme, reduced_motion="reduce")
+def test_a_state_of_cache_is_accessible_and_fits(served, tab, tmp_path, state, width):
+    one = tab(served.url, width=width, reduced_motion="reduce")
     CACHE[state](one)
-    check(one, tmp_path, f"cache-{state}-{width}-{theme}")
+    for theme in one.themes():
+        check(one, tmp_path, f"cache-{state}-{width}-{theme}")
