@@ -335,9 +335,12 @@ def dead_pid() -> int:
 
 
 def test_leftovers_of_dead_processes_are_removed_and_nothing_else(tmp_path):
-    (tmp_path / f"{PREFIX}folder").mkdir()
-    (tmp_path / f"{PREFIX}folder" / "x").write_text("half, by an earlier version")
-    (tmp_path / "kept").write_text("whole")
+    (tmp_path / f"{PREFIX}00000500").mkdir()
+    (tmp_path / f"{PREFIX}00000500" / "x").write_text("half, by an earlier version")
+    (tmp_path / f"{PREFIX}scores.json").write_text("half, by an earlier version")
+    users = ["kept", f"{PREFIX}ideas.txt", f"{PREFIX}1-2-3-4-notes"]
+    for name in users:
+        (tmp_path / name).write_text("whole")
     (tmp_path / "inner").mkdir()
     other = host_hash("another host")
     gone = ProcessId(7, other)
@@ -349,7 +352,7 @@ def test_leftovers_of_dead_processes_are_removed_and_nothing_else(tmp_path):
     kept = [leave_behind(tmp_path, os.getppid()), leave_behind(tmp_path, 8, other), writing]
     remove_leftovers(tmp_path, dead=gone)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"kept", "inner", *(path.name for path in kept)}
+    assert names == {"inner", *users, *(path.name for path in kept)}
     assert not list((tmp_path / "inner").iterdir())
 
 
@@ -357,6 +360,14 @@ def test_leftovers_of_one_target_are_removed_and_others_stay(tmp_path):
     mine, other = (leave_behind(tmp_path, dead_pid(), name=name) for name in ("a", "b"))
     remove_leftovers(tmp_path, "a")
     assert not mine.exists() and other.exists()
+
+
+def test_a_write_that_is_not_permitted_names_its_file_and_a_read_elsewhere_stays_as_it_is(tmp_path):
+    path, message = tmp_path / "a", r"a: cannot be written \(Permission denied\).*who may write"
+    with pytest.raises(DiskError, match=message), new_file(path) as temporary:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(temporary))
+    with pytest.raises(PermissionError, match="'/other'"), new_file(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/other")
 
 
 def test_temporary_names_fit_into_a_file_system(tmp_path):

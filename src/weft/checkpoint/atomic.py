@@ -29,17 +29,24 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from weft.core.errors import DISK_ERRORS, DataError, DiskError
+from weft.core.errors import ADVICE, DISK_ERRORS, DataError, DiskError
 from weft.native.rename import exchange_names
 
 PREFIX = ".new-"
 COMMITTED = ".committed"
 LEFTOVER = re.compile(r"\.new-(\d+)-([0-9a-f]{8})-([0-9a-f]{8})-\d+-(.*)", re.DOTALL)
+EARLIER = re.compile(
+    r"\.new-(\d{8,}|tokens|tokenizer|train|valid|metrics\.jsonl|model\.safetensors"
+    r"|(run|config|scores|tokenizer|tokenizer_config)\.json)"
+)
+"""What an earlier version left in the folder of a run."""
 TOKEN = secrets.token_hex(4)
 """Distinguishes this process from an earlier one with the same id, as in restarted containers."""
 COUNTER = count()
 MAX_NAME = 100
 """Bytes of the target's name in a temporary name: file systems allow 255 in total."""
+WRITE_ERRORS = {*DISK_ERRORS, *ADVICE}
+"""The errno of a file that cannot be written, for any reason that a user can remove."""
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 SHORT_WRITE = re.compile(r"requested and \d+ written")
 """numpy's message for a write that failed; it has no errno."""
@@ -121,7 +128,7 @@ def write_output(path: Path, content: bytes) -> None:
 def new_file(path: Path) -> Iterator[Path]:
     """A temporary path to write to, renamed to `path` when the block ends without an error."""
     temporary = temporary_name(path)
-    with disk_errors(path):
+    with disk_errors(path, WRITE_ERRORS):
         try:
             yield temporary
             publish(temporary, path)
@@ -156,7 +163,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """A temporary folder to fill, renamed to `path` when the block ends without an error. `path`
     must not exist by then, unless `replace` is set: then the two exchange their names."""
-    with disk_errors(path):
+    with disk_errors(path, WRITE_ERRORS):
         make_folder(path.parent)
         with temporary_folder(path) as temporary:
             yield temporary
@@ -184,7 +191,7 @@ def replaced_files(target: Path, last: str, optional: Collection[str] = ()) -> I
     """A temporary folder to fill with files for an existing folder. When the block ends without an
     error, they replace those of the same name, all of them or none; `last` comes last. Files in
     `optional` that are not among them are removed; all others stay."""
-    with disk_errors(target):
+    with disk_errors(target, WRITE_ERRORS):
         finish_replacing(target, last, optional)
         with temporary_folder(target / "files") as temporary:
             yield temporary
@@ -254,8 +261,9 @@ def remove_folder(path: Path) -> None:
 
 def remove_leftovers(folder: Path, name: str | None = None, dead: ProcessId | None = None) -> None:
     """Remove what killed processes were writing below `folder`, or only for the target `name` in
-    it. Call it under the lock of the writers. `dead`: a process known to have ended, such as the
-    last owner of the lock; of others only those of this host that do not exist are removed."""
+    it; other files with the same prefix are a user's. Call it under the lock of the writers.
+    `dead`: a process known to have ended, such as the last owner of the lock; of others only those
+    of this host that do not exist are removed."""
     pattern = f"{PREFIX}*"
     for leftover in folder.rglob(pattern) if name is None else folder.glob(pattern):
         if is_leftover(leftover, name, dead):
@@ -267,7 +275,7 @@ def is_leftover(path: Path, name: str | None, dead: ProcessId | None) -> bool:
     """Whether the process that wrote a temporary file has ended."""
     match = LEFTOVER.fullmatch(path.name)
     if match is None:  # of a version without process ids in its names, which took no lock
-        return name is None or path.name == f"{PREFIX}{name}"
+        return EARLIER.fullmatch(path.name) is not None or path.name == f"{PREFIX}{name}"
     if name is not None and match[4] != cut_name(name):
         return False
     writer, token = ProcessId(int(match[1]), match[2]), match[3]
@@ -290,9 +298,10 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path, numbers: Collection[int] = DISK_ERRORS) -> Iterator[None]:
     """Raise a DiskError that names `path` for errors of the disk in this block. One that names a
-    temporary file, which is gone by then, names `path` instead."""
+    temporary file, which is gone by then, names `path` instead. With WRITE_ERRORS also for files
+    of `path` that cannot be opened, created or renamed; a file that is read may be elsewhere."""
     try:
         yield
     except DiskError as error:
@@ -301,9 +310,21 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         number = errno_of(error)
-        if number not in DISK_ERRORS:
+        if number is None or number not in numbers:
+            raise
+        if number not in DISK_ERRORS and not is_about(error, path):
             raise
         raise DiskError(number, path) from error
+
+
+def is_about(error: Exception, path: Path) -> bool:
+    """Whether an error names no file, a temporary one, `path`, its folder or a file below it."""
+    name = getattr(error, "filename", None)
+    if not isinstance(name, str | bytes):
+        return True
+    file = Path(os.fsdecode(name))
+    is_temporary = any(map(LEFTOVER.fullmatch, file.parts))
+    return is_temporary or file == path.parent or file.is_relative_to(path)
 
 
 def errno_of(error: Exception) -> int | None:

@@ -12,7 +12,7 @@ from weft.checkpoint.folder_reader import read_consistently
 from weft.checkpoint.safetensors_header import WEIGHTS_FILE, open_file
 from weft.checkpoint.sha256sums import SUMS_FILE
 from weft.core.config import read_settings
-from weft.core.errors import DataError, shown
+from weft.core.errors import DataError, UnreadableError, shown
 from weft.models.config import ModelConfig
 from weft.text.tokenizer_names import TARGET_FOLDER, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 
@@ -41,6 +41,8 @@ def has_model(path: Path) -> bool:
 def has_complete_weights(folder: Path) -> bool:
     try:
         open_file(folder / WEIGHTS_FILE)
+    except UnreadableError:
+        raise  # it may be complete
     except DataError:
         return False
     return (folder / CONFIG_FILE).is_file()

@@ -127,8 +127,8 @@ def extra_globals(path: Path, packages: frozenset[str], is_zip: bool) -> list[Sa
 
 def check_container(path: Path) -> bool:
     """Whether a file is a zip; a DataError if it cannot be read, is empty or is compressed."""
-    check_is_file(path)
     try:
+        check_is_file(path)
         with path.open("rb") as file:
             start = file.read(len(ZIP_MAGIC))
     except OSError as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 from weft.checkpoint.folder_files import RUN_FILE
 from weft.core.config import read_settings
-from weft.core.errors import DataError
+from weft.core.errors import DataError, UnreadableError
 from weft.models.config import ModelConfig
 
 CHECKPOINTS, METRICS_FILE, RECIPE_FILE = "checkpoints", "metrics.jsonl", "recipe.json"
@@ -49,10 +50,38 @@ def run_model_config(path: Path, vocab_size: int) -> ModelConfig:
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """Steps that have a checkpoint in OUT/checkpoints, in order."""
-    if not folder.is_dir():
+    return sorted(int(name) for name in names_in(folder) if is_checkpoint_name(name))
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder, in order; none if there is no such folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    except OSError as error:
+        raise UnreadableError(error.strerror or str(error), folder) from error
+
+
+def check_checkpoint_names(folder: Path) -> None:
+    """A DataError for a checkpoint that was given another name, which no reader would find."""
+    for name in names_in(folder):
+        if name.isdigit() and not is_checkpoint_name(name):
+            raise DataError(
+                "is not the name of a checkpoint, which has eight digits, such as 00000500. Give "
+                "it its name, or move it to another folder.",
+                folder / name,
+            )
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Whether `checkpoint_folder` gives this name to a step."""
+    return name.isascii() and name.isdigit() and name == checkpoint_name(int(name))
 
 
 def checkpoint_folder(folder: Path, step: int) -> Path:
-    return folder / f"{step:08d}"
+    return folder / checkpoint_name(step)
+
+
+def checkpoint_name(step: int) -> str:
+    return f"{step:08d}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -167,7 +168,10 @@ def best_of(metric: Metric, scores: Iterable[StepScore]) -> StepScore:
 
 
 def is_better(score: float, than: float, metric: Metric) -> bool:
-    """Whether a score is better: a loss that is lower, or a BLEU or chrF that is higher."""
+    """Whether a score is better: a loss that is lower, or a BLEU or chrF that is higher. One that
+    is not finite is never better, and worse than any other."""
+    if not (math.isfinite(score) and math.isfinite(than)):
+        return math.isfinite(score) and not math.isfinite(than)
     return score < than if metric == "loss" else score > than
 
 
@@ -179,7 +183,7 @@ def read_scores(run: Path, metric: Metric) -> Iterator[StepScore]:
         try:
             values = json.loads(line)
             yield StepScore(int(values["step"]), float(values[EVALUATION + metric]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             continue
 
 

@@ -6,15 +6,19 @@ DataErrors here. safetensors_files.py reads the tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from weft.core.config import read_settings
-from weft.core.errors import MAX_SHOWN, DataError, shortened, shown
+from weft.core.errors import MAX_SHOWN, DataError, UnreadableError, shortened, shown
 
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 MAX_FILE_NAME = 255
@@ -54,21 +58,55 @@ def open_safetensors_header(folder: Path) -> SafetensorsHeader | None:
 def open_file(path: Path) -> Any:
     """A `safe_open` object, whose header is valid. It reads no data: the framework only says
     which library would be imported for that."""
-    check_is_file(path)
+    with readable(path):
+        try:
+            return safe_open(path, framework="np")
+        except SafetensorError as error:
+            raise DataError(
+                f"is not a complete safetensors file ({shortened(error)}). Copy it again.", path
+            ) from None
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """A DataError for a file that is missing, and an UnreadableError for one that cannot be read,
+    here or in the block. The library calls whatever it cannot open a missing file."""
     try:
-        return safe_open(path, framework="np")
-    except FileNotFoundError:
+        check_is_file(path)
+        with path.open("rb"):
+            pass
+        yield
+    except FileNotFoundError as error:
+        if error.errno != errno.ENOENT:  # of the library
+            raise UnreadableError("it could be opened once, but not again", path) from error
         raise DataError("there is no such file. Copy the whole model folder.", path) from None
-    except (SafetensorError, OSError) as error:
-        raise DataError(
-            f"is not a complete safetensors file ({shortened(error)}). Copy it again.", path
-        ) from None
+    except IsADirectoryError:
+        raise DataError("is a folder, not a file. Copy the whole model folder.", path) from None
+    except OSError as error:
+        raise UnreadableError(error.strerror or shortened(error), path) from error
 
 
 def check_is_file(path: Path) -> None:
     """A DataError for a pipe or a device, which would be waited for without end."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    mode = path.stat().st_mode
+    if not (S_ISREG(mode) or S_ISDIR(mode)):
         raise DataError("is a pipe or a device, not a file. Copy the whole model folder.", path)
+
+
+def is_cut_off(path: Path) -> bool:
+    """Whether a file has a valid header and ends before its data does, as when its write was
+    interrupted."""
+    with readable(path), path.open("rb") as file:
+        length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
+        if length > size - 8:
+            return False
+        try:
+            tensors = json.loads(file.read(length))
+            tensors.pop("__metadata__", None)
+            end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+            return bool(size < 8 + length + end)
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return False
 
 
 def open_shards(folder: Path) -> dict[Path, Any]:

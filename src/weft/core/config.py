@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from weft.core.errors import MAX_SHOWN, ConfigError, DataError, Problem, shown
+from weft.core.errors import (
+    MAX_SHOWN,
+    ConfigError,
+    DataError,
+    Problem,
+    UnreadableError,
+    shown,
+)
 from weft.core.registry import nearest
 
 if TYPE_CHECKING:
@@ -351,3 +358,5 @@ def read_text(path: Path) -> str:
         raise DataError("this is a folder. Name the .toml or .json file in it.", path) from None
     except UnicodeDecodeError:
         raise DataError("this is not UTF-8 text. Write TOML or JSON in UTF-8.", path) from None
+    except OSError as error:
+        raise UnreadableError(error.strerror or str(error), path) from error

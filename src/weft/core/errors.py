@@ -3,7 +3,8 @@
     WeftError (a ValueError)      errors that a user can correct
       |- ConfigError   invalid settings; lists all problems
       |- DataError     a file or line that cannot be used; names file and line
-      |    |- DiskError   a disk that is full or fails; also an OSError
+      |    |- DiskError   a file that cannot be written; also an OSError
+      |    |- UnreadableError   a file that may be there, but cannot be read
       |- LockedError   another process is writing to the same place
       |- UsageError    an invalid call (prompt too long, wrong kind of model)
     EngineError (a RuntimeError)  an engine step or a worker process failed
@@ -26,6 +27,14 @@ MAX_QUOTED = 300
 """Characters of a library's message in a message."""
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG}
 """The errno of a disk that is full or fails."""
+ADVICE = {
+    errno.EMFILE: "Close other files, or raise the limit (`ulimit -n`)",
+    errno.ENFILE: "End other programs that have files open",
+    errno.EACCES: "Check who may write there, or use another folder",
+    errno.EPERM: "Check who may write there, or use another folder",
+    errno.ESTALE: "Check the connection to the server of the files",
+}
+"""What to do about an errno of a file that cannot be opened; no disk is full or fails."""
 
 
 def shown(value: object) -> str:
@@ -81,15 +90,16 @@ class DataError(WeftError):
 
 
 class DiskError(DataError, OSError):
-    """A file that could not be written because the disk is full or fails. What is there is the old
-    content or the new, never a part."""
+    """A file that could not be written, such as on a disk that is full or fails. What is there is
+    the old content or the new, never a part."""
 
     def __init__(self, number: int, path: str | Path | None = None) -> None:
         reason = os.strerror(number)
+        advice = ADVICE.get(number, "Free some space, check the disk, or use another one")
         DataError.__init__(
             self,
-            f"cannot be written ({reason}). What was there before is not damaged. Free some space, "
-            "check the disk, or use another one, and run it again.",
+            f"cannot be written ({reason}). What was there before is not damaged. {advice}, and "
+            "run it again.",
             path,
         )
         self.number = self.errno = number
@@ -101,6 +111,23 @@ class DiskError(DataError, OSError):
     def __reduce__(self) -> tuple[type[DiskError], tuple[int, str | Path | None]]:
         """Errors are sent between the processes of a run."""
         return type(self), (self.number, self.path)
+
+
+class UnreadableError(DataError):
+    """A file that may be there, but could not be read: it is neither missing nor known to be
+    damaged, so that nothing must be replaced or removed because of it."""
+
+    def __init__(self, reason: str, path: str | Path | None = None) -> None:
+        super().__init__(
+            f"cannot be read ({reason}). Nothing was changed. Check the disk and who may read the "
+            "file, and run it again.",
+            path,
+        )
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[UnreadableError], tuple[str, str | Path | None]]:
+        """Errors are sent between the processes of a run."""
+        return type(self), (self.reason, self.path)
 
 
 class LockedError(WeftError):

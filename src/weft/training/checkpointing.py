@@ -15,41 +15,52 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from weft.checkpoint.atomic import new_folder, remove_folder
+from weft.checkpoint.atomic import WRITE_ERRORS, disk_errors, new_folder, remove_folder
 from weft.checkpoint.run_files import (
     CHECKPOINTS,
     OPTIMIZER,
     STATE,
     WEIGHTS,
+    check_checkpoint_names,
     checkpoint_folder,
     checkpoint_steps,
 )
 from weft.checkpoint.run_selection import Metric, is_better
-from weft.checkpoint.safetensors_header import open_file
+from weft.checkpoint.safetensors_header import is_cut_off, readable
 from weft.checkpoint.sha256sums import write_sums
-from weft.core.config import read_settings
-from weft.core.errors import DataError
+from weft.core.config import read_settings, rule_of
+from weft.core.errors import DataError, UnreadableError, shortened, shown
 from weft.training.distributed import full_tensor, shard_like
 
 log = logging.getLogger(__name__)
 
 Tensors = dict[str, Tensor]
+Contents = TypeVar("Contents")
+AGAIN = (
+    "Copy the file again, or remove the folder that it is in to continue from the checkpoint "
+    "before it."
+)
+"""What to do about a file of a checkpoint that is damaged."""
 
 
 @dataclass
 class RunState:
     """Progress of a run after `step` updates; the fields of state.json."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     step: int = 0
     epoch: int = 0
@@ -76,11 +87,21 @@ class RunState:
     @classmethod
     def read(cls, path: Path) -> RunState:
         """The state in a state.json; earlier versions knew the loss only, as best_loss."""
-        values = read_settings(path)
+        values = read_state(path)
         if "best_loss" in values:
             values["best_score"] = values.pop("best_loss")
-        values["replans"] = [(step, steps) for step, steps in values.get("replans", [])]
-        return cls(**values)
+        try:
+            return STATE_ADAPTER.validate_json(json.dumps(values))
+        except ValidationError as error:
+            detail = error.errors()[0]
+            name = ".".join(map(str, detail["loc"]))
+            is_unknown = detail["type"] == "unexpected_keyword_argument"
+            rule = "this name is not known" if is_unknown else rule_of(detail)
+            raise DataError(
+                f"{name} is {shown(detail['input'])}: {rule}. The file is damaged or of a later "
+                f"version of Weft. {AGAIN}",
+                path,
+            ) from None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -93,11 +114,15 @@ class RunState:
     def record_evaluation(self, score: float, metric: Metric, patience: int | None) -> None:
         """Record the score of this step; stop after `patience` evaluations without a better one."""
         self.evaluated = self.step
-        if self.best_score is None or is_better(score, self.best_score, metric):
+        best = math.nan if self.best_score is None else self.best_score
+        if is_better(score, best, metric):
             self.best_score, self.best_step, self.waits = score, self.step, 0
         else:
             self.waits += 1
         self.is_stopped = patience is not None and self.waits >= patience
+
+
+STATE_ADAPTER = TypeAdapter(RunState)
 
 
 @dataclass(frozen=True)
@@ -130,14 +155,16 @@ class RunCheckpoints:
     def save(self, snapshot: RunSnapshot) -> None:
         """Write a checkpoint atomically, then remove those that are no longer needed."""
         path = self.path(snapshot.state.step)
-        if not path.exists():
-            with new_folder(path) as folder:
-                save_file(snapshot.weights, folder / WEIGHTS)
-                save_file(snapshot.optimizer, folder / OPTIMIZER)
-                (folder / STATE).write_text(json.dumps(snapshot.state.to_dict()))
-                write_sums(folder)
-        # also if a kill came between the two; by the state that is stored, from which a run resumes
-        self.prune(RunState.read(path / STATE))
+        with disk_errors(self.folder, WRITE_ERRORS):
+            if not path.exists():
+                with new_folder(path) as folder:
+                    save_file(snapshot.weights, folder / WEIGHTS)
+                    save_file(snapshot.optimizer, folder / OPTIMIZER)
+                    (folder / STATE).write_text(json.dumps(snapshot.state.to_dict()))
+                    write_sums(folder)
+            # also if a kill came between the two; by the state that is stored, from which a run
+            # resumes
+            self.prune(RunState.read(path / STATE))
 
     def prune(self, last: RunState) -> None:
         """Keep the last checkpoint, the best one, and the regular ones that averaging reads."""
@@ -214,18 +241,38 @@ class RunCheckpoints:
         return {name: (tensor / len(steps)).float() for name, tensor in total.items()}
 
 
-def remove_incomplete(out: Path) -> None:
-    """Remove checkpoints that a run cannot continue from, such as those that an earlier version
-    was removing when it was killed. Call it under the lock of the run."""
-    for step in checkpoint_steps(out / CHECKPOINTS):
-        path = checkpoint_folder(out / CHECKPOINTS, step)
+def list_incomplete(out: Path) -> dict[Path, str]:
+    """Checkpoints that lack a file or a part of one, with the reason: a write or, in an earlier
+    version, a removal was interrupted. A DataError for one that cannot be read for another
+    reason: nobody knows whether it is whole."""
+    check_checkpoint_names(out / CHECKPOINTS)
+    folders = [checkpoint_folder(out / CHECKPOINTS, s) for s in checkpoint_steps(out / CHECKPOINTS)]
+    reasons = {folder: missing_part(folder) for folder in folders}
+    return {folder: reason for folder, reason in reasons.items() if reason}
+
+
+def missing_part(folder: Path) -> str:
+    """What a checkpoint lacks; empty if it can be continued from."""
+    for name in (WEIGHTS, OPTIMIZER, STATE):
         try:
-            open_file(path / WEIGHTS)
-            open_file(path / OPTIMIZER)
-            read_settings(path / STATE)
-        except DataError as error:
-            log.warning("%s: removed, as it is not complete: %s", path, error)
-            remove_folder(path)
+            (folder / name).lstat()
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            raise UnreadableError(error.strerror or str(error), folder / name) from error
+    for name in (WEIGHTS, OPTIMIZER):
+        if is_cut_off(folder / name):
+            return f"{name} ends before its data does"
+        read_safetensors(folder / name, lambda path: safe_open(path, framework="np"))
+    RunState.read(folder / STATE)
+    return ""
+
+
+def remove_incomplete(reasons: Mapping[Path, str]) -> None:
+    """Remove the checkpoints of `list_incomplete`. Call it under the lock of the run."""
+    for folder, reason in reasons.items():
+        log.warning("%s: removed, as it is not complete: %s", folder, reason)
+        remove_folder(folder)
 
 
 def non_finite_name(tensors: Mapping[str, Tensor]) -> str | None:
@@ -235,14 +282,29 @@ def non_finite_name(tensors: Mapping[str, Tensor]) -> str | None:
 
 def read_tensors(path: Path) -> Tensors:
     """All tensors of a file; a DataError if it is missing or not complete."""
+    return read_safetensors(path, load_file)
+
+
+def read_safetensors(path: Path, read: Callable[[Path], Contents]) -> Contents:
+    """The result of a function of the library, whose errors become DataErrors."""
+    with readable(path):
+        try:
+            return read(path)
+        except SafetensorError as error:
+            raise DataError(
+                f"this checkpoint cannot be read ({shortened(error)}). {AGAIN}", path
+            ) from None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The values of a state.json."""
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise DataError(
-            f"this checkpoint cannot be read ({error}). Copy it again, or remove its folder to "
-            "continue from the checkpoint before it.",
-            path,
-        ) from None
+        return read_settings(path)
+    except UnreadableError:
+        raise
+    except DataError as error:
+        reason = str(error).removeprefix(f"{path}: ").partition(". ")[0]
+        raise DataError(f"is not the state of a checkpoint: it {reason}. {AGAIN}", path) from None
 
 
 def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> Tensors:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.atomic import disk_errors, sync, write_file
+from weft.checkpoint.atomic import WRITE_ERRORS, disk_errors, sync, write_file
 from weft.checkpoint.run_files import METRICS_FILE
 from weft.checkpoint.run_selection import EVALUATION
 from weft.core.errors import UsageError
@@ -50,7 +50,7 @@ class MetricsLog:
     def append(self, step: int, values: dict[str, float]) -> None:
         """Add a line. A write that fails leaves no part of it."""
         line = {"step": step, **values}
-        with disk_errors(self.path), self.path.open("ab", buffering=0) as file:
+        with disk_errors(self.path, WRITE_ERRORS), self.path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             content = (json.dumps(line) + "\n").encode()
             try:
@@ -70,7 +70,7 @@ class MetricsLog:
 
     def sync(self) -> None:
         """Flush everything appended so far to the disk."""
-        with disk_errors(self.path):
+        with disk_errors(self.path, WRITE_ERRORS):
             if self.path.is_file():
                 sync(self.path)
                 sync(self.path.parent)
@@ -84,7 +84,7 @@ def is_before(line: str, step: int, evaluated: int) -> bool:
     try:
         values = json.loads(line)
         line_step = int(values["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return False
     is_evaluation = any(name.startswith(EVALUATION) for name in values)
     return line_step <= (evaluated if is_evaluation else step)

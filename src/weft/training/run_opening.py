@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,15 @@ from weft.checkpoint.run_files import (
     CHECKPOINTS,
     METRICS_FILE,
     RECIPE_FILE,
+    checkpoint_folder,
     checkpoint_steps,
     read_run,
 )
 from weft.checkpoint.weft_folder import CARD_FILE
 from weft.checkpoint.writer_lock import LOCK_FILE, writer_lock
 from weft.core.config import read_settings
-from weft.core.errors import DataError, LockedError, UsageError
-from weft.training.checkpointing import remove_incomplete
+from weft.core.errors import DataError, LockedError, UsageError, shown
+from weft.training.checkpointing import list_incomplete, remove_incomplete
 from weft.training.data.files import TrainingFiles
 from weft.training.data.inspection import DataReport, inspect_files
 from weft.training.observer import RunObserver
@@ -80,7 +81,14 @@ def is_delivered(out: Path) -> bool:
     if not is_finished(out) or not (out / RUN_FILE).is_file():
         return False
     scores = read_consistently(out, MODEL_FILES, lambda folder: read_settings(folder / SCORES_FILE))
-    return int(scores.get(CHANGES, 0)) == num_changes(out)
+    changes = scores.get(CHANGES, 0)
+    if not isinstance(changes, int):
+        raise DataError(
+            f"{CHANGES} is {shown(changes)}: it must be a number. Remove the file: `weft train "
+            f"--out {out}` writes it again.",
+            out / SCORES_FILE,
+        )
+    return changes == num_changes(out)
 
 
 def open_run_folder(
@@ -105,13 +113,16 @@ def open_run_folder(
         lock.enter_context(writer_lock(out, out / LOCK_FILE))
         if not (out / RUN_FILE).is_file():
             check_nothing_replaced(out)
-        remove_incomplete(out)
-        step = max(checkpoint_steps(out / CHECKPOINTS), default=0)
+        incomplete = list_incomplete(out)
+        step = last_step(out, incomplete)
         if (out / RUN_FILE).is_file() and not (step or is_finished(out)):
+            remove_incomplete(incomplete)
+            incomplete = {}
             discard_other(out, description)
         if (out / RUN_FILE).is_file():
             check_changes(out, list_differences(out, description), step, recipe.train.steps)
             check_checkpoints_exist(out, step)
+            remove_incomplete(incomplete)
             for change in update_record(out, description, files, step):
                 log.info("out=%s step=%d change='%s'", out, step, change)
         else:
@@ -122,6 +133,13 @@ def open_run_folder(
     except (NotADirectoryError, FileExistsError, PermissionError) as error:
         reason = error.strerror
         raise DataError(f"cannot be written to ({reason}). Choose another --out.", out) from None
+
+
+def last_step(out: Path, incomplete: Collection[Path]) -> int:
+    """The step of the newest complete checkpoint; 0 if there is none."""
+    folder = out / CHECKPOINTS
+    steps = [s for s in checkpoint_steps(folder) if checkpoint_folder(folder, s) not in incomplete]
+    return max(steps, default=0)
 
 
 def report_data(
