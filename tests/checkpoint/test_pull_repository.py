@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import weft.checkpoint.hub
 from tests.checkpoint.local_hub import COMMIT, LocalHub
 from tests.engine.tiny import tiny
 from tests.soak.checkpoint_bases import base_folder, model_path
 from weft.checkpoint.description import describe
 from weft.checkpoint.hub import pull
-from weft.checkpoint.hub_files import PART
+from weft.checkpoint.hub_files import PART, RepositoryFile, is_as_stated
 from weft.checkpoint.huggingface import save_hf
 from weft.checkpoint.pulled_models import (
     PullRecord,
@@ -25,7 +31,7 @@ from weft.checkpoint.pulled_models import (
 )
 from weft.checkpoint.sha256sums import read_sums
 from weft.checkpoint.verification import verify
-from weft.core.errors import DataError
+from weft.core.errors import DataError, DiskError
 
 WEIGHTS = "model.safetensors"
 LLAMA = {
@@ -114,6 +120,95 @@ def test_a_killed_download_continues_with_the_bytes_that_are_there(hub: LocalHub
     assert any("are here" in line for line in said)
     assert not (pulled_folder("org/model") / "of-another-file.part").exists()
     assert [model.state for model in pulled_models()] == ["complete"]
+
+
+def test_a_file_without_its_data_is_downloaded_again(hub: LocalHub) -> None:
+    """As after a power failure, if a file was renamed before its data was on the disk."""
+    partial = partial_folder("org/model")
+    partial.mkdir(parents=True)
+    (partial / ".commit").write_text(COMMIT)
+    for name in ("config.json", WEIGHTS):
+        (partial / name).write_bytes(bytes(len(hub.files[name])))
+    path = pull("org/model", lambda line: None)
+    assert {name for name, _ in hub.requests} == {"config.json", "tokenizer.json", WEIGHTS}
+    assert (path / "config.json").read_bytes() == hub.files["config.json"]
+    assert (path / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
+
+
+def test_a_file_of_which_the_hub_states_no_hash_has_the_stated_size(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"{}")
+    sizes = [RepositoryFile("a.json", size, None, None) for size in (2, 3)]
+    assert [is_as_stated(tmp_path / "a.json", file) for file in sizes] == [True, False]
+
+
+def test_the_hash_of_the_hub_is_recorded_and_not_that_of_the_disk(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = weft.checkpoint.hub.finish
+
+    def finish(name: str, revision: str, folder: Path, *rest: Any) -> None:
+        (folder / WEIGHTS).write_bytes(bytes(len(hub.files[WEIGHTS])))  # after it was compared
+        real(name, revision, folder, *rest)
+
+    monkeypatch.setattr(weft.checkpoint.hub, "finish", finish)
+    path = pull("org/model", lambda line: None)
+    assert read_sums(path)[WEIGHTS] == hashlib.sha256(hub.files[WEIGHTS]).hexdigest()
+    [check] = [check for check in verify("org/model") if check.file == WEIGHTS]
+    assert check.result == "differs"
+
+
+@pytest.mark.parametrize("step", ["write_sums", "install", "exchange", "remove_commit"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_an_interrupt_after_the_last_byte_loses_nothing_of_the_download(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+) -> None:
+    def fail(*args: object) -> None:
+        raise error
+
+    if step == "exchange":
+        pull("org/model", lambda line: None)
+        hub.files["config.json"] += b"\n"
+        hub.revisions["main"] = "f" * 40
+        hub.revisions["f" * 40] = "f" * 40
+    with monkeypatch.context() as patch:
+        patch.setattr(weft.checkpoint.hub, step, fail)
+        with pytest.raises((KeyboardInterrupt, DiskError)):
+            pull("org/model", lambda line: None, revision=hub.revisions["main"])
+    if step == "exchange":
+        assert all(check.result == "ok" for check in verify("org/model")), "the old one is whole"
+    hub.requests.clear()
+    path = pull("org/model", lambda line: None, revision=hub.revisions["main"])
+    assert hub.requests == []
+    assert path == pulled_folder("org/model") and not partial_folder("org/model").exists()
+    assert [model.state for model in pulled_models()] == ["complete"]
+    assert {file.name for file in path.iterdir()} == {
+        *("config.json", "tokenizer.json", WEIGHTS, "pull.json", "SHA256SUMS")
+    }
+    assert (path / "config.json").read_bytes() == hub.files["config.json"]
+
+
+KILLED = """
+import os, signal, sys
+import huggingface_hub.constants as constants
+import weft.checkpoint.hub as hub
+url, step = sys.argv[1:]
+constants.ENDPOINT = url
+constants.HUGGINGFACE_CO_URL_TEMPLATE = url + "/{repo_id}/resolve/{revision}/{filename}"
+setattr(hub, step, lambda *args: os.kill(os.getpid(), signal.SIGKILL))
+hub.pull("org/model", print)
+"""
+
+
+@pytest.mark.parametrize("step", ["write_sums", "remove_commit"])
+def test_a_kill_after_the_last_byte_loses_nothing_of_the_download(hub: LocalHub, step: str) -> None:
+    command = [sys.executable, "-c", KILLED, hub.url, step]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    assert len(hub.requests) == 3
+    path = pull("org/model", lambda line: None)
+    assert len(hub.requests) == 3
+    assert all(check.result == "ok" for check in verify("org/model"))
+    assert sorted(each.name for each in path.parent.iterdir()) == ["org--model"]
+    assert not (path / ".commit").exists()
 
 
 def test_files_of_another_commit_are_not_continued(hub: LocalHub) -> None:

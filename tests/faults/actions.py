@@ -9,18 +9,22 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tests.engine.tiny import LINES, tiny
+from weft.checkpoint import hub, hub_files
 from weft.checkpoint.atomic import new_folder, sync
 from weft.checkpoint.formats import load_checkpoint
+from weft.checkpoint.hub_files import Count, Repository, RepositoryFile, part_size
+from weft.checkpoint.pulled_models import resolve
 from weft.checkpoint.weft_folder import Checkpoint, save_folder, write_contents
 from weft.checkpoint.writer_lock import lock_path, writer_lock
 from weft.cli.app import exit_code, main, sentence
@@ -41,6 +45,7 @@ SIZES = {
     "norm": {"kind": "rmsnorm"},
 }
 """A llama, which can be converted to other formats."""
+REPOSITORY = "org/model"
 RECIPE = """
 [model]
 width = 16
@@ -125,6 +130,40 @@ def pull_model(path: str, seed: str) -> None:
     folder = Path(path)
     with writer_lock(folder, lock_path(folder)), new_folder(folder, replace=True) as new:
         write_contents(new, checkpoint(seed, "16", None))
+
+
+@reported
+def pull_repository(seed: str) -> None:
+    """`weft pull` of a repository that is on this disk; each seed is a commit."""
+    os.environ["WEFT_CACHE"] = str(Path.cwd())
+    contents = read_folder(checkpoint(seed, "16", None))
+    hashes = {name: sha256(content).hexdigest() for name, content in contents.items()}
+    described = [
+        RepositoryFile(name, len(contents[name]), digest, None) for name, digest in hashes.items()
+    ]
+    commit = sha256(seed.encode()).hexdigest()[:40]
+    repository = Repository(REPOSITORY, commit, tuple(described))
+
+    def blocks(_: Repository, file: RepositoryFile, part: Path, count: Count) -> Iterator[int]:
+        with part.open("ab") as out:
+            yield out.write(contents[file.name][part_size(part) :])
+
+    hub.read_repository = lambda name, revision: repository
+    hub_files.file_blocks, hub_files.retried_errors = blocks, lambda: ()
+    hub.pull(REPOSITORY, lambda line: None, revision=commit)
+
+
+def read_folder(source: Checkpoint) -> dict[str, bytes]:
+    """The files of a model folder, written where nothing is recorded."""
+    with TemporaryDirectory() as folder:
+        write_contents(Path(folder), source)
+        return {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir())}
+
+
+@reported
+def describe_pulled() -> None:
+    os.environ["WEFT_CACHE"] = str(Path.cwd())
+    describe_model.__wrapped__(str(resolve(REPOSITORY)))
 
 
 @reported

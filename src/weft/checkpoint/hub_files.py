@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.atomic import publish
 from weft.core.errors import DataError
 
 PATTERNS = ("*.safetensors", "*.json", "*.model", "*.txt", "*.spm", "*.jinja", "*.gguf")
@@ -81,12 +82,14 @@ def check_name(name: str) -> None:
 
 
 def download_file(repository: Repository, file: RepositoryFile, folder: Path, count: Count) -> None:
-    """Download a file into a folder unless it is there; a DataError if it has another hash than the
-    hub states. What an interrupted download has written is kept, and continued."""
+    """Download a file into a folder unless it is there, complete; a DataError if it has another
+    hash than the hub states. What an interrupted download has written is kept, and continued."""
     target = folder / file.name
     if target.is_file():
-        count(file.size)
-        return
+        if is_as_stated(target, file):
+            count(file.size)
+            return
+        target.unlink()  # a power failure may leave a name without all of its data
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + PART)
     count(part_size(part))
@@ -104,7 +107,7 @@ def download_file(repository: Repository, file: RepositoryFile, folder: Path, co
             raise problem
         time.sleep(RETRY_SECONDS * 2 ** (failures - 1) if failures else 0.0)
     check_hash(part, file, count)
-    part.replace(target)
+    publish(part, target)
 
 
 def part_size(part: Path) -> int:
@@ -150,20 +153,36 @@ def retried_errors() -> tuple[type[Exception], ...]:
 
 def check_hash(part: Path, file: RepositoryFile, count: Count) -> None:
     """A DataError unless a complete file has the hash that the hub states; it is removed then."""
-    if file.sha256:
-        digest, wanted = hashlib.sha256(), file.sha256
-    elif file.blob_id:
-        digest, wanted = hashlib.sha1(f"blob {part_size(part)}\0".encode()), file.blob_id
-    else:
-        return
-    with part.open("rb") as content:
-        while block := content.read(BLOCK):
-            digest.update(block)
-    if digest.hexdigest() != wanted:
+    digest, wanted = hash_of(part, file), hub_hash(file)
+    if digest != wanted:
         count(-part_size(part))
         part.unlink()
         raise DataError(
-            f"what was downloaded has the hash {digest.hexdigest()}, but the hub states {wanted}: "
-            "it was damaged on the way, and is removed. Try again.",
+            f"what was downloaded has the hash {digest}, but the hub states {wanted}: it was "
+            "damaged on the way, and is removed. Try again.",
             file.name,
         )
+
+
+def is_as_stated(path: Path, file: RepositoryFile) -> bool:
+    """Whether a file has the hash that the hub states, or the size if it states none."""
+    digest = hash_of(path, file)
+    return part_size(path) == file.size if digest is None else digest == hub_hash(file)
+
+
+def hub_hash(file: RepositoryFile) -> str | None:
+    return file.sha256 or file.blob_id
+
+
+def hash_of(path: Path, file: RepositoryFile) -> str | None:
+    """The hash of a file, of the kind that the hub states; None if it states none."""
+    if file.sha256:
+        digest = hashlib.sha256()
+    elif file.blob_id:
+        digest = hashlib.sha1(f"blob {part_size(path)}\0".encode())
+    else:
+        return None
+    with path.open("rb") as content:
+        while block := content.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

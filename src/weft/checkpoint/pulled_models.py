@@ -140,15 +140,21 @@ def pulled_folders() -> Iterator[tuple[str, Path]]:
 def pulled_models() -> list[PulledModel]:
     """All pulled models, then interrupted downloads."""
     complete = [describe_pulled(name, path) for name, path in pulled_folders()]
-    folder = models_folder()
-    partial = sorted(folder.glob(f"{PARTIAL}*")) if folder.is_dir() else []
     return complete + [
-        PulledModel(
-            *(name_of(path.name.removeprefix(PARTIAL)), None, folder_bytes(path)),
-            *(None, "incomplete", path),
-        )
-        for path in partial
+        PulledModel(partial_name(path), None, folder_bytes(path), None, "incomplete", path)
+        for path in partial_folders()
     ]
+
+
+def partial_folders() -> list[Path]:
+    """The folders of interrupted downloads, in order."""
+    folder = models_folder()
+    return sorted(folder.glob(f"{PARTIAL}*")) if folder.is_dir() else []
+
+
+def partial_name(partial: Path) -> str:
+    """The model of an interrupted download."""
+    return name_of(partial.name.removeprefix(PARTIAL))
 
 
 def describe_pulled(name: str, folder: Path) -> PulledModel:

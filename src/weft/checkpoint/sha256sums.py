@@ -22,10 +22,14 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_sums(folder: Path) -> None:
-    """Write SHA256SUMS for all files below a folder that is not yet seen by others."""
-    sums = {file.relative_to(folder).as_posix(): file_sha256(file) for file in files_of(folder)}
-    text = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
+def write_sums(folder: Path, stated: Mapping[str, str] | None = None) -> None:
+    """Write SHA256SUMS for all files below a folder that is not yet seen by others. `stated`:
+    {file: SHA-256} of files that were compared with it."""
+    lines = []
+    for file in files_of(folder):
+        name = file.relative_to(folder).as_posix()
+        lines.append(f"{(stated or {}).get(name) or file_sha256(file)}  {name}\n")
+    text = "".join(lines)
     (folder / SUMS_FILE).write_text(text, encoding="utf-8")
 
 
