@@ -70,6 +70,23 @@ def test_weights_are_those_of_the_engine(server):
     server.wait_idle()
 
 
+def test_the_best_of_several_samples_has_its_own_tokens(server):
+    prompts = ["the cat", "a dog ate"]
+    body = {**BODY, "prompt": prompts, "best_of": 3, "n": 2, "temperature": 2, "logprobs": 0}
+    answer = server.post("/v1/completions", body).json()
+    for choice in answer["choices"]:
+        prompt = prompts[choice["index"] // 2]
+        recent = server.service.recent.by_key[""][answer["id"]]
+        place, sample = recent.choice(choice["index"])
+        tokens = recent.served.engine.engine.finished.samples(place)[sample]
+        ids = recent.served.builder.prompt_ids(prompt)
+        assert tokens[: len(ids)] == ids
+        generated = recent.served.tokenizer.target.token_bytes(tokens[len(ids) :])
+        assert [*map(list, generated)] == choice["logprobs"]["bytes"][: len(generated)]
+    refused = server.post("/v1/attention", {"id": answer["id"], "index": 4, "position": 1})
+    assert "index is 4, but the response has 4 choices" in refused.json()["error"]["message"]
+
+
 def test_one_head_of_one_layer(server):
     name = server.post("/v1/completions", BODY).json()["id"]
     value = attention(server, id=name, position=3, layer=1, head=1)

@@ -68,6 +68,23 @@ def test_a_stream_without_tokens_has_pings(server, path, body, media_type, ping)
     server.wait_idle()
 
 
+def test_a_stream_whose_prompt_is_scored_has_pings(server, monkeypatch):
+    engine = server.service.models.get("scripted").engine.engine
+    prepare = engine.prepare_score
+
+    def slow_prepare(*values: Any, **named: Any) -> Any:
+        time.sleep(0.4)
+        return prepare(*values, **named)
+
+    monkeypatch.setattr(engine, "prepare_score", slow_prepare)
+    body = {"model": "scripted", "prompt": "a", "echo": True, "logprobs": 0, "stream": True}
+    response = server.post("/v1/completions", body)
+    assert response.status_code == 200 and response.text.startswith(5 * COMMENT), response.text
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if "{" in line]
+    assert "".join(text_of(json.loads(one)) for one in lines) == f"a{TEXT}"
+    server.wait_idle()
+
+
 def test_the_time_between_pings_is_15_seconds():
     assert ServeConfig().ping_seconds == 15
 

@@ -126,7 +126,7 @@ def not_found(response_id: str, reason: str = "") -> ApiError:
 def choice_of(recent: RecentResponse, body: AttentionBody) -> tuple[str, int]:
     choice = recent.choice(body.index)
     if choice is None:
-        number = sum(recent.num_choices)
+        number = recent.size
         raise ApiError(
             400,
             f"index is {body.index}, but the response has {number} choices. Use 0 to {number - 1}.",

@@ -79,12 +79,14 @@ async def create_completion(body: CompletionBody, call: CallOf) -> Response:
     generation = await until_gone(call, start(call, served, body))
     context = CompletionFormat(call, served, body)
     call.service.recent.remember(context.id, call.caller, served, generation)
-    num_top = num_prompt_logprobs(body)
-    if num_top is not None:
-        context.prompts = await until_gone(call, score_prompts(generation, num_top))
     if body.stream:
         return await event_stream(call, context.chunks(generation), context.error_chunk)
+    await until_gone(call, context.score(generation))
     choices = await until_gone(call, generation.collect())
+    if is_best_of(body):
+        choices = best_choices(body, choices)
+        indices = [one.index for one in choices]
+        call.service.recent.remember(context.id, call.caller, served, generation, indices)
     return JsonResponse(context.whole(generation, choices), headers=call.response_headers)
 
 
@@ -147,6 +149,13 @@ def mean_logprob(choice: Choice) -> float:
     return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))
 
 
+def best_choices(body: CompletionBody, choices: Sequence[Choice]) -> list[Choice]:
+    """The n of best_of samples of each prompt with the highest mean log-probability."""
+    size, n = body.best_of or 1, body.n or 1
+    groups = [choices[start : start + size] for start in range(0, len(choices), size)]
+    return [one for group in groups for one in sorted(group, key=mean_logprob)[-n:][::-1]]
+
+
 @dataclass
 class CompletionFormat:
     """Choices -> OpenAI's objects."""
@@ -161,6 +170,12 @@ class CompletionFormat:
     writers: dict[int, CompletionLogprobs] = field(default_factory=dict)
     """By index of the choice."""
 
+    async def score(self, generation: Generation) -> None:
+        """Compute the log-probabilities of the prompts, if they are asked for."""
+        num_top = num_prompt_logprobs(self.body)
+        if num_top is not None:
+            self.prompts = await score_prompts(generation, num_top)
+
     def head(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -171,8 +186,6 @@ class CompletionFormat:
 
     def whole(self, generation: Generation, choices: Sequence[Choice]) -> dict[str, Any]:
         """The response of a request that is not streamed."""
-        if is_best_of(self.body):
-            choices = self.best(choices)
         made = [
             self.choice(generation, one.index, one.text, one.logprobs, one.finish)
             for one in choices
@@ -186,12 +199,6 @@ class CompletionFormat:
             "choices": [{**value, "index": index} for index, value in enumerate(made)],
             "usage": usage_json(generation.usage),
         }
-
-    def best(self, choices: Sequence[Choice]) -> list[Choice]:
-        """The n of best_of samples of each prompt with the highest mean log-probability."""
-        size, n = self.body.best_of or 1, self.body.n or 1
-        groups = [choices[start : start + size] for start in range(0, len(choices), size)]
-        return [one for group in groups for one in sorted(group, key=mean_logprob)[-n:][::-1]]
 
     def choice(
         self,
@@ -230,6 +237,7 @@ class CompletionFormat:
         """The server-sent events of a streamed response."""
         with_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
         writer = ChunkWriter(self.head(), with_usage)
+        await self.score(generation)  # here, where pings are sent meanwhile
         async for event in generation.events():
             text = "".join(delta.text for delta in event.deltas if isinstance(delta, TextDelta))
             part = self.choice(generation, event.index, text, event.logprobs, event.finish)

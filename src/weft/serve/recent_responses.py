@@ -9,6 +9,7 @@ Only ids are kept; tokens and rows stay in the engine and its KV cache until the
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,20 @@ class RecentResponse:
     request_ids: tuple[str, ...]
     num_choices: tuple[int, ...]
     """Of each request: its samples, or the results of its beam search."""
+    selected: tuple[int, ...] | None = None
+    """The choices that the response has, among those of the engine; None: all, in order."""
+
+    @property
+    def size(self) -> int:
+        """Number of choices that the response has."""
+        return sum(self.num_choices) if self.selected is None else len(self.selected)
 
     def choice(self, index: int) -> tuple[str, int] | None:
         """Engine request and sample of a choice; None if there are fewer."""
+        if self.selected is not None:
+            if index >= len(self.selected):
+                return None
+            index = self.selected[index]
         for request_id, number in zip(self.request_ids, self.num_choices, strict=True):
             if index < number:
                 return request_id, index
@@ -48,11 +60,18 @@ class RecentResponses:
         """By the name of the API key, then by id: no key finds or displaces another's."""
 
     def remember(
-        self, response_id: str, caller: Caller, served: ServedModel, generation: Generation
+        self,
+        response_id: str,
+        caller: Caller,
+        served: ServedModel,
+        generation: Generation,
+        selected: Sequence[int] | None = None,
     ) -> None:
-        """Keep the requests of a response under its id."""
+        """Keep the requests of a response under its id. `selected`: the generated choices that the
+        response has, in its order; None: all."""
         numbers = tuple(request.num_choices for request in generation.requests)
-        response = RecentResponse(served, tuple(generation.stream.ids), numbers)
+        chosen = None if selected is None else tuple(selected)
+        response = RecentResponse(served, tuple(generation.stream.ids), numbers, chosen)
         responses = self.by_key.setdefault(caller.name, OrderedDict())
         responses[response_id] = response
         responses.move_to_end(response_id)
