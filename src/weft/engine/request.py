@@ -134,13 +134,16 @@ class SampleState:
 
     def append(self, token: int) -> str:
         """Append a chosen token; returns the text that can be output now. `detokenizer.finish` is
-        set if this was the last token."""
+        set if this was the last token. Without end tokens, a complete grammar ends the text: no
+        token could follow."""
         text = self.detokenizer.append(token)
         finish = self.detokenizer.finish
         if finish is None or finish.reason != "end":
             self.output.append(token)
             if self.matcher is not None:
                 self.matcher.advance(token)
+                if finish is None and not self.request.ends and self.matcher.is_finished:
+                    return text + self.detokenizer.finalize("end")
         if finish is None and len(self.output) == self.request.max_tokens:
             text += self.detokenizer.finalize("length")
         return text

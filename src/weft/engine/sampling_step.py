@@ -262,7 +262,8 @@ def append_tokens(
     if state.drafter is not None:
         state.drafter.lookup.extend(tokens)
         state.drafter.adapt(len(rows.drafts), accepted)
-    visible = tokens[:-1] if finish is not None and finish.reason == "end" else tokens
+    is_end = finish is not None and finish.reason == "end" and tokens[-1] in state.request.ends
+    visible = tokens[:-1] if is_end else tokens
     request_id, text = rows.chunk.request.id, "".join(texts)
     outputs.append(
         RequestOutput(request_id, state.index, visible, text, logprobs, finish, error=error)
