@@ -102,7 +102,8 @@ class Answer:
         """Number of tool calls."""
         found = list(objects(self.json))
         named = sum(one.get("type") in ("tool_use", "function_call") for one in found)
-        return named + sum(len(one.get("tool_calls", ())) for one in found)
+        older = sum("function_call" in one for one in found)
+        return named + older + sum(len(one.get("tool_calls", ())) for one in found)
 
     @property
     def num_new(self) -> int:

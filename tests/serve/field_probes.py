@@ -98,7 +98,7 @@ CALLS = {
     ),
 }
 OLDER_CALLS = {
-    "functions": Probe([FUNCTION], lambda a, b: a.calls == 2 and not b.calls),
+    "functions": Probe([FUNCTION], lambda a, b: a.calls == 1 and not b.calls),
     "function_call": Probe("none", lambda a, b: not a.calls and b.calls, {"functions": [FUNCTION]}),
 }
 

@@ -362,6 +362,15 @@ def test_reasoning_is_an_item_of_its_own(scripted):
     assert second["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
 
 
+def test_a_part_is_announced_without_the_logprobs_of_its_deltas(scripted):
+    include = {"include": ["message.output_text.logprobs"]}
+    stream = events(ask(scripted("Yes."), stream=True, **include))
+    [added] = [one for one in stream if one["type"] == "response.content_part.added"]
+    assert added["part"] == {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    deltas = [one for one in stream if one["type"] == "response.output_text.delta"]
+    assert sum(len(one["logprobs"]) for one in deltas) == 4
+
+
 def test_system_messages_at_the_beginning_are_one(scripted):
     server = scripted("x", "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}")
     items = [{"role": "developer", "content": "b"}, {"role": "system", "content": "c"}, MESSAGE]

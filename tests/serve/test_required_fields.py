@@ -30,6 +30,7 @@ USER = [{"role": "user", "content": "the cat sat on the mat"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
 CUSTOM = {"type": "custom", "name": "f"}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+FUNCTIONS = [{"name": "f", "parameters": SCHEMA}]
 RESPONSE_TOOLS = [{"type": "function", "name": "f", "parameters": SCHEMA}]
 ANTHROPIC_TOOLS = [{"name": "f", "input_schema": SCHEMA}]
 WITH_USAGE = {"stream": True, "stream_options": {"include_usage": True}}
@@ -52,6 +53,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/chat/completions", CHAT | {"logprobs": True, "top_logprobs": 2, "n": 2}, "Chat"),
     ("/v1/chat/completions", CHAT | {"max_tokens": 2}, "Chat"),
     ("/v1/chat/completions", CHAT | {"tools": TOOLS}, "Chat"),
+    ("/v1/chat/completions", CHAT | {"functions": FUNCTIONS}, "Chat"),
+    ("/v1/chat/completions", CHAT | {"functions": FUNCTIONS, "stream": True}, "ChatChunk"),
     ("/v1/chat/completions", CHAT | THINK, "Chat"),
     ("/v1/chat/completions", CHAT | {"stream": True}, "ChatChunk"),
     ("/v1/chat/completions", CHAT | WITH_USAGE | {"n": 2}, "ChatChunk"),

@@ -252,3 +252,59 @@ def test_a_format_and_tools_hold_after_reasoning():
             speaker.text = f"<think>hm</think>{text}"
             path = "/v1/chat/completions"
             assert ask(server, path, False, **FORMATS[path]) == expected
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_call_that_a_stop_string_cuts_is_not_reported_as_complete(is_streamed):
+    """The arguments of required calls are streamed as they arrive, so a part of them is there."""
+    speaker = Speaker()
+    with running(scripted_service(speaker)) as server:
+        speaker.text = HERMES_G + HERMES_F
+        more = {"stop": ["\u00e9"], "tool_choice": "required", "stream": is_streamed}
+        path = "/v1/chat/completions"
+        answer = server.post(path, {"model": NAME, **BODIES[path], **more})
+        assert '"finish_reason":"stop"' in answer.text and "tool_calls" in answer.text
+        assert '"finish_reason":"tool_calls"' not in answer.text
+        path = "/v1/responses"
+        answer = server.post(path, {"model": NAME, **BODIES[path], **more})
+        value = answer.json() if not is_streamed else json.loads(answer.text.split("data: ")[-1])
+        items = value["response"]["output"] if is_streamed else value["output"]
+        assert [one["status"] for one in items] == ["completed", "incomplete"]
+        more["stop"] = ["</tool_call>"]  # after the arguments
+        speaker.text = HERMES_F
+        path = "/v1/chat/completions"
+        answer = server.post(path, {"model": NAME, **BODIES[path], **more})
+        assert '"finish_reason":"tool_calls"' in answer.text
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "g"}}])
+def test_a_format_beside_a_required_call_is_refused(choice):
+    path = "/v1/chat/completions"
+    with running(scripted_service(HERMES_G)) as server:
+        for more in (FORMATS[path], {"structured_outputs": {"choice": ["a"]}}):
+            body = {"model": NAME, **BODIES[path], **more, "tool_choice": choice}
+            error = server.post(path, body).json()["error"]
+            assert (
+                "tool_choice demands a call, but the request also has a format" in error["message"]
+            )
+        both = {**FORMATS[path], "structured_outputs": {"choice": ["a"]}}
+        error = server.post(path, {"model": NAME, **BODIES[path], **both}).json()["error"]
+        assert "structured_outputs is set beside a response format" in error["message"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_complete_grammar_ends_a_text_without_end_tokens(is_streamed):
+    path = "/v1/chat/completions"
+    with running(scripted_service("yes")) as server:
+        for more in ({"structured_outputs": {"choice": ["yes", "no"]}}, {"min_tokens": 9}):
+            body = {**BODIES[path], "structured_outputs": {"choice": ["yes"]}, **more}
+            body |= {"ignore_eos": True, "stream": is_streamed, "logprobs": True, "model": NAME}
+            answer = server.post(path, body | {"stream_options": {"include_usage": True}})
+            assert answer.status_code == 200, answer.text
+            assert '"finish_reason":"stop"' in answer.text and "error" not in answer.text
+            assert '"completion_tokens":3' in answer.text
+        call = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+        body = {**BODIES[path], **call, "ignore_eos": True, "model": NAME, "seed": 3}
+        answer = server.post(path, {**body, "stream": is_streamed, "max_tokens": 400})
+        assert "error" not in answer.text, answer.text
+        server.wait_idle()

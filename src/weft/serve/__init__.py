@@ -30,6 +30,7 @@
     generation      engine outputs -> events of choices; usage
     output_parser   generated text -> text, reasoning and tool calls, as deltas; reasoning formats
     tools           functions that a request offers: checked, and described in a system message
+    call_ids        ids of tool calls whose client sends none
     tool_formats    how model families write tool calls
     tool_grammars   grammars of tool calls
     call_readers    the texts of tool calls, read as they arrive
@@ -47,7 +48,9 @@ protocol, whole and streamed:
     prompt_logprobs     log-probabilities of prompts: echo, prompt_logprobs
     completion_logprobs log-probabilities in the form of /v1/completions
     openai_fields       fields that several of OpenAI's routes have; usage; finish reasons
+    pending_logprobs    log-probabilities of the parts of an answer: text, reasoning
     openai_tools        tools in OpenAI's requests
+    openai_messages     messages of OpenAI's chats -> as chat templates read them
     openai_chat         /v1/chat/completions
     openai_completions  /v1/completions
     openai_embeddings   /v1/embeddings

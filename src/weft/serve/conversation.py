@@ -196,7 +196,14 @@ def answer_grammar(
     served: ServedModel, chat: Conversation, prompt: ChatPrompt, wanted: Grammar | None
 ) -> Grammar | None:
     """The grammar of calls, of the response format, or of either if the model may choose."""
-    if wanted is None or not prompt.functions or is_call_required(chat):
+    if wanted is not None and prompt.functions and is_call_required(chat):
+        raise ApiError(
+            400,
+            "tool_choice demands a call, but the request also has a format of the text: an answer "
+            "is one or the other. Leave out one of them, or use tool_choice auto.",
+            "tool_choice",
+        )
+    if wanted is None or not prompt.functions:
         return calls_grammar(served, chat, prompt) or wanted
     return either(make_calls_grammar(served, chat, prompt, is_required=True), wanted)
 

@@ -13,13 +13,14 @@ times are counted here, so that no protocol counts by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from weft.engine.beam_search import Hypothesis
 from weft.engine.client import translation
-from weft.engine.detokenizer import FinishReason
+from weft.engine.detokenizer import Detokenizer, FinishReason
 from weft.engine.engine_state import PreparedRequest
 from weft.engine.logprobs import TokenLogprob
 from weft.engine.output_stream import OutputStream
@@ -79,6 +80,8 @@ class ChoiceEvent:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
     """Finish reason, in the last event of a choice."""
+    is_reasoning: bool = False
+    """Whether tokens of this step are reasoning, or the tags around it."""
 
 
 @dataclass
@@ -89,6 +92,19 @@ class ToolCall:
     name: str
     arguments: str = ""
     """JSON text."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arguments are JSON: a stop string or max_tokens may have cut them."""
+        return is_json(self.arguments)
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass
@@ -115,10 +131,16 @@ class Choice:
                 self.text += delta.text
             elif isinstance(delta, ReasoningDelta):
                 self.reasoning += delta.text
-            elif isinstance(delta, ToolCallStart):
-                self.tool_calls.append(ToolCall(delta.id, delta.name))
-            elif isinstance(delta, ToolCallDelta):
-                self.tool_calls[delta.index].arguments += delta.arguments_fragment
+        add_calls(self.tool_calls, event.deltas)
+
+
+def add_calls(calls: list[ToolCall], deltas: Sequence[Delta]) -> None:
+    """Add the parts of calls to those of a text."""
+    for delta in deltas:
+        if isinstance(delta, ToolCallStart):
+            calls.append(ToolCall(delta.id, delta.name))
+        elif isinstance(delta, ToolCallDelta):
+            calls[delta.index].arguments += delta.arguments_fragment
 
 
 class Generation:
@@ -168,7 +190,7 @@ class Generation:
         """The request that a choice belongs to."""
         return index * len(self.requests) // self.num_choices
 
-    async def events(self) -> AsyncIterator[ChoiceEvent]:
+    async def events(self) -> AsyncGenerator[ChoiceEvent]:
         """Iterate over the events of all choices. Raises an ApiError if a request fails or the
         deadline of the call passes. Closing the iterator aborts the requests."""
         # one timer for all outputs
@@ -210,32 +232,54 @@ class Generation:
         text = output.text
         if self.include_stop and output.finish is not None:
             text += output.finish.stop or ""
-        deltas: list[Delta] = [TextDelta(text)] if text else []
-        if self.make_parser is not None:
-            if index not in self.parsers:
-                self.parsers[index] = self.make_parser()
-            parser = self.parsers[index]
-            deltas = parser.feed(text) if text else []
-            deltas += parser.finish() if output.finish is not None else []
-            if any(isinstance(delta, ReasoningDelta) for delta in deltas):
-                self.usage.reasoning_tokens += len(output.tokens)
+        num_reasoning = self.usage.reasoning_tokens
+        deltas = self.parsed(index, text, len(output.tokens), output.finish is not None)
+        is_reasoning = self.usage.reasoning_tokens > num_reasoning
         self.usage.completion_tokens += len(output.tokens)
-        is_end_token = output.finish is not None and output.finish.reason == "end"
-        self.usage.completion_tokens += is_end_token  # it was generated as well
-        return [ChoiceEvent(index, deltas, output.tokens, output.logprobs, output.finish)]
+        is_end = output.finish is not None and output.finish.reason == "end"
+        self.usage.completion_tokens += is_end and bool(request.ends)  # the end token is one too
+        tokens, logprobs, finish = output.tokens, output.logprobs, output.finish
+        return [ChoiceEvent(index, deltas, tokens, logprobs, finish, is_reasoning)]
+
+    def parsed(self, index: int, text: str, num_tokens: int, is_end: bool) -> list[Delta]:
+        """The deltas of a text that was added to a choice. Tokens from the start tag of reasoning
+        to its end tag are counted as reasoning, also those whose text is held back."""
+        if self.make_parser is None:
+            return [TextDelta(text)] if text else []
+        if index not in self.parsers:
+            self.parsers[index] = self.make_parser()
+        parser = self.parsers[index]
+        was_in_reasoning = parser.mode == "reasoning"
+        deltas = parser.feed(text) if text else []
+        if was_in_reasoning or parser.mode == "reasoning":
+            self.usage.reasoning_tokens += num_tokens
+        return deltas + (parser.finish() if is_end else [])
 
     def hypotheses(
         self, place: int, request: GenerationRequest, found: Sequence[Hypothesis]
     ) -> list[ChoiceEvent]:
         """The events of a finished beam search, one per hypothesis."""
-        tokenizer, events = self.served.tokenizer.target, []
+        events = []
         for rank, one in enumerate(found):
             self.usage.completion_tokens += len(one.ids)
             reason = FinishReason("length" if len(one.ids) >= request.max_tokens else "end")
-            text = translation(tokenizer, one.ids, one.score).text
             index = place * request.num_choices + rank
-            events.append(ChoiceEvent(index, [TextDelta(text)], list(one.ids), finish=reason))
+            deltas = self.parsed_hypothesis(index, request, one)
+            events.append(ChoiceEvent(index, deltas, list(one.ids), finish=reason))
         return events
+
+    def parsed_hypothesis(
+        self, index: int, request: GenerationRequest, hypothesis: Hypothesis
+    ) -> list[Delta]:
+        """The deltas of a hypothesis: with a parser token by token, as those of a sample."""
+        if self.make_parser is None:
+            text = translation(self.served.tokenizer.target, hypothesis.ids, hypothesis.score).text
+            return [TextDelta(text)]
+        detokenizer = Detokenizer(self.served.tokenizer, visible_ids=request.visible_ids)
+        deltas: list[Delta] = []
+        for token in hypothesis.ids:
+            deltas += self.parsed(index, detokenizer.append(token), 1, False)
+        return deltas + self.parsed(index, detokenizer.finalize(), 0, True)
 
     def count_cached(self) -> None:
         """Update the number of cached prompt tokens."""
@@ -247,7 +291,12 @@ class Generation:
 
     async def collect(self) -> list[Choice]:
         """All choices, complete, in order."""
-        choices: dict[int, Choice] = {}
-        async for event in self.events():
-            choices.setdefault(event.index, Choice(event.index)).add(event)
-        return [choices[index] for index in sorted(choices)]
+        return await collect(self.events())
+
+
+async def collect(events: AsyncIterator[ChoiceEvent]) -> list[Choice]:
+    """The choices of events, complete, in order."""
+    choices: dict[int, Choice] = {}
+    async for event in events:
+        choices.setdefault(event.index, Choice(event.index)).add(event)
+    return [choices[index] for index in sorted(choices)]

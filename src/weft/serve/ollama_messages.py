@@ -5,8 +5,7 @@
     OpenAI    {"id": "call_1", "type": "function", "function": {"name", "arguments": JSON text}}
               {"role": "tool", "tool_call_id": "call_1", "name": "weather", "content": "21"}
 
-Most of Ollama's clients send no ids of calls, but templates of some models need them: calls are
-numbered, so that a conversation has the same tokens, and the same cached prefix, every time.
+Most of Ollama's clients send no ids of calls: calls are numbered (call_ids.py).
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import orjson
 
 from weft.core.errors import shown
 from weft.serve.api_errors import ApiError
-from weft.serve.generation import ChoiceEvent, ToolCall
-from weft.serve.output_parser import ToolCallDelta, ToolCallStart
+from weft.serve.call_ids import number_calls
+from weft.serve.generation import ChoiceEvent, ToolCall, add_calls
 from weft.serve.tool_formats import ToolFormat
 
 MESSAGE_FIELDS = ("role", "content", "thinking", "tool_calls", "tool_call_id")
@@ -67,36 +66,6 @@ def openai_call(call: Any, where: str) -> dict[str, Any]:
     return {"id": call.get("id"), "type": "function", "function": kept}
 
 
-def number_calls(messages: Sequence[dict[str, Any]], tool_format: ToolFormat) -> None:
-    """Give ids to calls without one, and to the results that follow them: by name, or in order."""
-    count = 0
-    unanswered: list[dict[str, Any]] = []
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            count += 1
-            call["id"] = call["id"] or f"{tool_format.id_prefix}{count:0{tool_format.id_length}d}"
-            unanswered.append(call)
-        if message.get("role") == "tool":
-            answer_call(message, unanswered)
-
-
-def answer_call(message: dict[str, Any], unanswered: list[dict[str, Any]]) -> None:
-    """Name the call that a result belongs to, and remove it from the unanswered ones."""
-    wanted, name = message.get("tool_call_id"), message.get("name")
-    call = next((one for one in unanswered if is_answer(one, wanted, name)), None)
-    if call is not None:
-        unanswered.remove(call)
-        message["tool_call_id"] = call["id"]
-        message.setdefault("name", call["function"].get("name"))
-
-
-def is_answer(call: Mapping[str, Any], wanted: str | None, name: str | None) -> bool:
-    """Whether a result with this id or name belongs to a call."""
-    if wanted:
-        return bool(call["id"] == wanted)
-    return name is None or bool(call["function"].get("name") == name)
-
-
 @dataclass
 class CompleteCalls:
     """Tool calls as they arrive -> Ollama's objects, each when it is complete. A call that the end
@@ -107,11 +76,7 @@ class CompleteCalls:
 
     def add(self, event: ChoiceEvent) -> list[dict[str, Any]]:
         """Add what a step generated; returns the calls that are complete now."""
-        for delta in event.deltas:
-            if isinstance(delta, ToolCallStart):
-                self.calls.append(ToolCall(delta.id, delta.name))
-            elif isinstance(delta, ToolCallDelta):
-                self.calls[delta.index].arguments += delta.arguments_fragment
+        add_calls(self.calls, event.deltas)
         return self.take(is_end=event.finish is not None)
 
     def take(self, is_end: bool) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from weft.engine.grammar import Grammar, make_grammar
@@ -21,8 +22,8 @@ from weft.serve.api_errors import ApiError, error_body
 from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body, NoEffect, TemplateVariable, rejected
 from weft.serve.context import CallOf, HttpCall
-from weft.serve.conversation import Conversation, content_text, start_chat
-from weft.serve.generation import Choice, ChoiceEvent, Generation
+from weft.serve.conversation import Conversation, start_chat
+from weft.serve.generation import Choice, ChoiceEvent, Generation, ToolCall, add_calls, collect
 from weft.serve.openai_fields import (
     ChunkWriter,
     SamplingBody,
@@ -31,14 +32,17 @@ from weft.serve.openai_fields import (
     text_options,
     usage_json,
 )
+from weft.serve.openai_messages import ChatMessage, chat_messages
 from weft.serve.openai_results import ChatCompletion
-from weft.serve.openai_tools import ToolFields, chat_tools, tool_choice_of
+from weft.serve.openai_tools import ToolFields, chat_tools, is_older_form, tool_choice_of
 from weft.serve.output_parser import (
     Delta,
     ReasoningDelta,
     TextDelta,
+    ToolCallDelta,
     ToolCallStart,
 )
+from weft.serve.pending_logprobs import ReasoningFilter
 from weft.serve.prompt_logprobs import (
     PromptLogprobs,
     check_prompt_logprobs,
@@ -46,26 +50,12 @@ from weft.serve.prompt_logprobs import (
     score_prompts,
 )
 from weft.serve.responses import JsonResponse, or_streamed
-from weft.serve.schema_types import CHAT_MESSAGE, ChatModelName, replaced_by
+from weft.serve.schema_types import ChatModelName
 from weft.serve.served_model import ServedModel
 from weft.serve.streaming import DONE, event_stream, sse, until_gone
 from weft.serve.text_options import TextOptions
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=ApiRoute)
-
-
-class ChatMessage(BaseModel):
-    """One message. Content is text, a list of text parts, or null with tool calls."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=replaced_by(CHAT_MESSAGE))
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Any] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
 
 
 class JsonSchemaFormat(Body):
@@ -115,7 +105,7 @@ class ChatBody(SamplingBody, ToolFields):
     continue_final_message: bool | None = None
     """Continue the last message of the assistant."""
     include_reasoning: bool | None = None
-    """false: reasoning is left out of the answer."""
+    """false: reasoning is left out of the answer, with the log-probabilities of its tokens."""
     modalities: NoEffect[list[str]] = None
     """Accepted; answers are text."""
     metadata: NoEffect[dict[str, Any]] = None
@@ -149,7 +139,8 @@ async def create_chat_completion(body: ChatBody, call: CallOf) -> Response:
     served = call.open(body, body.model, "decoder")
     check_prompt_logprobs(body.prompt_logprobs, body.stream)
     generation = await until_gone(
-        call, start_chat(call, served, lambda: (conversation(body, call), options(body, served)))
+        call,
+        start_chat(call, served, lambda: (conversation(body, call, served), options(body, served))),
     )
     writer = ChatFormat(call, served, body)
     call.service.recent.remember(writer.id, call.caller, served, generation)
@@ -158,11 +149,11 @@ async def create_chat_completion(body: ChatBody, call: CallOf) -> Response:
     if body.prompt_logprobs is not None:
         scored = score_prompts(generation, body.prompt_logprobs)
         [writer.prompt_logprobs] = await until_gone(call, scored)
-    choices = await until_gone(call, generation.collect())
+    choices = await until_gone(call, collect(writer.events(generation)))
     return JsonResponse(writer.whole(generation, choices), headers=call.response_headers)
 
 
-def conversation(body: ChatBody, call: HttpCall) -> Conversation:
+def conversation(body: ChatBody, call: HttpCall, served: ServedModel) -> Conversation:
     """The conversation of a body."""
     template = dict(body.chat_template_kwargs or {})
     for name in ("reasoning_effort", "verbosity"):
@@ -170,40 +161,14 @@ def conversation(body: ChatBody, call: HttpCall) -> Conversation:
             template.setdefault(name, getattr(body, name))
     tools = chat_tools(body, call)
     return Conversation(
-        [message_of(one, f"messages[{index}]") for index, one in enumerate(body.messages)],
+        chat_messages(body.messages, served.tool_format),
         tools,
         tool_choice_of(body, tools),
-        body.parallel_tool_calls is not False,
+        body.parallel_tool_calls is not False and not is_older_form(body),
         template,
         bool(body.continue_final_message),
         body.add_generation_prompt,
     )
-
-
-def message_of(message: ChatMessage, where: str) -> dict[str, Any]:
-    """A message as chat templates read it."""
-    content = content_text(message.content, f"{where}.content")
-    if content is None and not message.tool_calls:
-        raise ApiError(400, f"{where}.content is null: only tool calls go without it.", where)
-    role = "tool" if message.role == "function" else message.role
-    result: dict[str, Any] = {"role": role, "content": content}
-    reasoning = message.reasoning_content or message.reasoning
-    given = {
-        "name": message.name,
-        "tool_calls": [called(one) for one in message.tool_calls or ()] or None,
-        "tool_call_id": message.tool_call_id,
-        "reasoning_content": reasoning,
-    }
-    return {**result, **{key: value for key, value in given.items() if value is not None}}
-
-
-def called(call: dict[str, Any]) -> dict[str, Any]:
-    """A call with its function inside, which is where templates look for it."""
-    if "function" in call or "name" not in call:
-        return call
-    inner = {key: call[key] for key in ("name", "arguments") if key in call}
-    rest = {key: value for key, value in call.items() if key not in inner}
-    return {"type": "function", **rest, "function": inner}
 
 
 def options(body: ChatBody, served: ServedModel) -> TextOptions:
@@ -240,9 +205,12 @@ class ChatFormat:
 
     def __init__(self, call: HttpCall, served: ServedModel, body: ChatBody) -> None:
         self.call, self.served, self.body = call, served, body
-        self.with_reasoning = body.include_reasoning is not False
-        self.has_calls: set[int] = set()
-        """Choices with a tool call, which end with the reason tool_calls."""
+        self.is_older_form = is_older_form(body)
+        """Whether a call is a function_call."""
+        self.calls: dict[int, list[ToolCall]] = {}
+        """Of a stream, by index of the choice."""
+        self.filters: dict[int, ReasoningFilter] = {}
+        """With include_reasoning: false, by index of the choice."""
         self.id, self.created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
         self.prompt_logprobs: PromptLogprobs | None = None
 
@@ -266,7 +234,7 @@ class ChatFormat:
                     "index": one.index,
                     "message": self.message(one),
                     "logprobs": self.logprobs(one),
-                    "finish_reason": self.finish(one, bool(one.tool_calls)),
+                    "finish_reason": self.finish(one, one.tool_calls),
                 }
                 for one in choices
             ],
@@ -274,24 +242,38 @@ class ChatFormat:
             **more,
         }
 
+    async def events(self, generation: Generation) -> AsyncIterator[ChoiceEvent]:
+        """The events of a generation, without reasoning if it is left out."""
+        visible_ids = generation.requests[0].visible_ids
+        async with aclosing(generation.events()) as events:
+            async for event in events:
+                if self.body.include_reasoning is False:
+                    if event.index not in self.filters:
+                        self.filters[event.index] = ReasoningFilter(self.served, visible_ids)
+                    event = self.filters[event.index].without_reasoning(event)
+                yield event
+
     def message(self, choice: Choice) -> dict[str, Any]:
-        calls = [
-            {
-                "id": one.id,
-                "type": "function",
-                "function": {"name": one.name, "arguments": one.arguments},
-            }
-            for one in choice.tool_calls
-        ]
+        calls = choice.tool_calls
         content = choice.text if choice.text or not calls else None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        if choice.reasoning and self.with_reasoning:
+        if choice.reasoning:
             message |= {"reasoning": choice.reasoning, "reasoning_content": choice.reasoning}
-        return {**message, "tool_calls": calls} if calls else message
+        functions = [{"name": one.name, "arguments": one.arguments} for one in calls]
+        if functions and self.is_older_form:
+            return {**message, "function_call": functions[0]}
+        made = [
+            {"id": one.id, "type": "function", "function": function}
+            for one, function in zip(calls, functions, strict=True)
+        ]
+        return {**message, "tool_calls": made} if made else message
 
-    def finish(self, part: Choice | ChoiceEvent, has_calls: bool) -> str | None:
+    def finish(self, part: Choice | ChoiceEvent, calls: Sequence[ToolCall]) -> str | None:
+        """The finish reason. A text that ends within a call does not ask for results."""
         name = finish_name(part.finish)
-        return "tool_calls" if name == "stop" and has_calls else name
+        if name != "stop" or not calls or not all(one.is_complete for one in calls):
+            return name
+        return "function_call" if self.is_older_form else "tool_calls"
 
     def logprobs(self, part: Choice | ChoiceEvent) -> dict[str, Any] | None:
         if not self.body.logprobs:
@@ -304,7 +286,7 @@ class ChatFormat:
         with_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
         writer = ChunkWriter(self.head("chat.completion.chunk"), with_usage)
         started: set[int] = set()
-        async for event in generation.events():
+        async for event in self.events(generation):
             if event.index not in started:
                 started.add(event.index)
                 first = {"role": "assistant", "content": "", "refusal": None}
@@ -318,9 +300,9 @@ class ChatFormat:
     def parts(self, event: ChoiceEvent) -> list[dict[str, Any]]:
         """The chunks of one event: one for each delta; the last has the log-probabilities, and the
         finish reason is in a chunk of its own, as clients expect it."""
-        deltas = [delta for delta in map(self.delta, event.deltas) if delta is not None]
-        if any(isinstance(delta, ToolCallStart) for delta in event.deltas):
-            self.has_calls.add(event.index)
+        deltas = [self.delta(delta) for delta in event.deltas]
+        calls = self.calls.setdefault(event.index, [])
+        add_calls(calls, event.deltas)
         logprobs = self.logprobs(event)
         if not deltas and logprobs is not None and event.tokens:
             deltas = [{}]
@@ -329,25 +311,26 @@ class ChatFormat:
             parts[-1]["logprobs"] = logprobs
         if event.finish is not None:
             last = self.part(event.index, {})
-            last["finish_reason"] = self.finish(event, event.index in self.has_calls)
+            last["finish_reason"] = self.finish(event, calls)
             parts.append(last)
         return parts
 
     def part(self, index: int, delta: Mapping[str, Any]) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def delta(self, delta: Delta) -> dict[str, Any] | None:
-        if isinstance(delta, TextDelta):
-            return {"content": delta.text}
-        if isinstance(delta, ReasoningDelta):
-            shown = {"reasoning": delta.text, "reasoning_content": delta.text}
-            return shown if self.with_reasoning else None
-        if isinstance(delta, ToolCallStart):
-            function = {"name": delta.name, "arguments": ""}
-            call = {"index": delta.index, "id": delta.id, "type": "function", "function": function}
-            return {"tool_calls": [call]}
-        function = {"arguments": delta.arguments_fragment}
-        return {"tool_calls": [{"index": delta.index, "function": function}]}
+    def delta(self, delta: Delta) -> dict[str, Any]:
+        match delta:
+            case TextDelta(text):
+                return {"content": text}
+            case ReasoningDelta(text):
+                return {"reasoning": text, "reasoning_content": text}
+            case ToolCallStart(index, call_id, name):
+                function = {"name": name, "arguments": ""}
+                call = {"index": index, "id": call_id, "type": "function", "function": function}
+            case ToolCallDelta(index, fragment):
+                function = {"arguments": fragment}
+                call = {"index": index, "function": function}
+        return {"function_call": function} if self.is_older_form else {"tool_calls": [call]}
 
     def error_chunk(self, error: ApiError) -> bytes:
         return sse(error_body("/v1/chat/completions", error))

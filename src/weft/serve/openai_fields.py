@@ -158,6 +158,18 @@ def structured_grammar(options: StructuredOutputs | None) -> Grammar | None:
     return make_grammar(GRAMMAR_KINDS.get(name, name), value)
 
 
+def one_grammar(response_format: Grammar | None, structured: Grammar | None) -> Grammar | None:
+    """The grammar of a text; raises an ApiError if two fields have one."""
+    if response_format is not None and structured is not None:
+        raise ApiError(
+            400,
+            "structured_outputs is set beside a response format: a text has one format. Leave out "
+            "one of them.",
+            "structured_outputs",
+        )
+    return response_format or structured
+
+
 def json_schema(value: Any) -> Any:
     """A JSON schema, which vLLM also accepts as JSON text."""
     return read_json(value.encode(), "structured_outputs.json") if isinstance(value, str) else value
@@ -232,7 +244,7 @@ def text_options(
         sampling=values,
         seed=None if body.seed is None else body.seed % 2**63,
         stop=stops_of(body.stop),
-        grammar=grammar or structured_grammar(body.structured_outputs),
+        grammar=one_grammar(grammar, structured_grammar(body.structured_outputs)),
         beam=beam,
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=body.stop_token_ids or (),

@@ -86,6 +86,8 @@ class AnswerMessage(Result):
     reasoning_content: str | None = None
     """The name of llama-server and SGLang."""
     tool_calls: Annotated[list[ChatToolCall] | None, Field(min_length=1)] = None
+    function_call: CalledFunction | None = None
+    """The call, if the request has functions instead of tools."""
 
 
 class ChatChoice(Result):
@@ -94,7 +96,7 @@ class ChatChoice(Result):
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls"]
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class PromptLogprob(Result):

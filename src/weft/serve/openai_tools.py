@@ -2,8 +2,8 @@
 
 Tools that are not functions, which agents send whatever the server can do, are dropped with a
 warning. A `custom` tool becomes a function with one string, `input`. The tools of a `namespace`
-become functions whose names begin with that of the namespace: `files.read`. The older `functions`
-and `function_call` are accepted.
+become functions whose names begin with that of the namespace: `files.read`. `functions` and
+`function_call` are the older forms of `tools` and `tool_choice`.
 """
 
 from __future__ import annotations
@@ -25,32 +25,38 @@ CUSTOM_PARAMETERS = {
 }
 
 
+Tools = Annotated[list[dict[str, Any]] | None, described(list_of(ANY_TOOL, 0))]
+
+
 class ToolFields(Body):
     """Fields about tools."""
 
-    tools: Annotated[list[dict[str, Any]] | None, described(list_of(ANY_TOOL, 0))] = None
+    tools: Tools = None
     """Functions that the model may call."""
     tool_choice: Annotated[str | dict[str, Any] | None, TOOL_CHOICE] = None
     """none, auto, required, a function or custom tool by name, or allowed_tools."""
     parallel_tool_calls: bool | None = None
     """false: at most one call."""
     functions: Annotated[list[dict[str, Any]] | None, described(list_of(FUNCTION, 0))] = None
-    """The older form of tools."""
+    """The older form of tools; the answer has at most one call, as function_call."""
     function_call: Annotated[str | dict[str, Any] | None, TOOL_CHOICE] = None
     """The older form of tool_choice."""
 
 
 def chat_tools(body: ToolFields, call: HttpCall) -> list[dict[str, Any]]:
     """The tools of a body as functions, limited to allowed_tools."""
-    given = [
-        *flat_tools(body.tools or ()),
-        *({"type": "function", "function": f} for f in body.functions or ()),
-    ]
-    tools = [tool for one in given if (tool := function_tool(one, call)) is not None]
+    older = [{"type": "function", "function": one} for one in body.functions or ()]
+    tools = [*function_tools(body.tools or (), call), *older]
     allowed = allowed_names(body.tool_choice)
     if allowed is None:
         return tools
     return [tool for tool in tools if function_name(tool) in allowed]
+
+
+def function_tools(tools: Sequence[Mapping[str, Any]], call: HttpCall) -> list[dict[str, Any]]:
+    """Tools as functions, without those that cannot be functions."""
+    flat = flat_tools(tools)
+    return [tool for one in flat if (tool := function_tool(one, call)) is not None]
 
 
 def flat_tools(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -89,6 +95,11 @@ def function_tool(tool: Mapping[str, Any], call: HttpCall) -> dict[str, Any] | N
         return {"type": "function", "function": function}
     call.warn(f"tool of type {kind!r} was dropped: only functions can be called")
     return None
+
+
+def is_older_form(body: ToolFields) -> bool:
+    """Whether a body has functions instead of tools, so that its answer has a function_call."""
+    return bool(body.functions) and not body.tools
 
 
 def function_name(tool: Mapping[str, Any]) -> str | None:

@@ -13,19 +13,20 @@ streamed is built from the same events, so both have the same items.
 from __future__ import annotations
 
 import json
-from codecs import getincrementaldecoder
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
-from weft.engine.detokenizer import special_ids
-from weft.engine.logprobs import TokenLogprob
-from weft.serve.generation import ChoiceEvent, Usage
-from weft.serve.openai_fields import logprobs_json, token_text
+from weft.serve.generation import ChoiceEvent, Usage, is_json
+from weft.serve.openai_fields import logprobs_json
 from weft.serve.openai_tools import flat_name
 from weft.serve.output_parser import Delta, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
+from weft.serve.pending_logprobs import PendingLogprobs
 from weft.serve.response_items import new_id
 from weft.serve.response_store import Item
 from weft.serve.served_model import ServedModel
+
+CALLS = ("function_call", "custom_tool_call")
 
 Event = dict[str, Any]
 
@@ -99,7 +100,7 @@ class OutputItems:
             opened = self.open({"type": kind, "summary": [], "content": []})
             part = {"type": "reasoning_text", "text": ""}
         self.item["content"].append(part)
-        added = self.event("content_part.added", content_index=0, part=dict(part))
+        added = self.event("content_part.added", content_index=0, part=deepcopy(part))
         return [*events, opened, added]
 
     def open(self, item: Item) -> Event:
@@ -131,7 +132,8 @@ class OutputItems:
         if not self.is_open:
             return []
         self.is_open = False
-        is_whole = self.is_complete or (self.arguments != "" and is_json(self.arguments))
+        is_call = self.item["type"] in CALLS
+        is_whole = is_json(self.arguments) if is_call else self.is_complete
         self.item["status"] = "completed" if is_whole else "incomplete"
         return [*self.done_events(), self.item_event("output_item.done")]
 
@@ -181,55 +183,11 @@ def tool_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, dict[
     return known
 
 
-def is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
-
-
 def custom_input(arguments: str) -> str:
     """The text in the arguments of a custom tool, {"input": text}; as they are if they are cut."""
     parsed = json.loads(arguments) if is_json(arguments) else None
     text = parsed.get("input") if isinstance(parsed, dict) else None
     return text if isinstance(text, str) else arguments
-
-
-class PendingLogprobs:
-    """Log-probabilities of tokens whose text has not been returned yet: the parser holds text back
-    that may be the beginning of a tag."""
-
-    def __init__(self, served: ServedModel, visible_ids: Collection[int]) -> None:
-        self.served = served
-        self.hidden = special_ids(served.tokenizer).keys() - visible_ids
-        self.entries: list[TokenLogprob] = []
-
-    def take(self, text: str) -> Sequence[TokenLogprob]:
-        """The entries of a text. Those before it belong to tags and are dropped; tokens without a
-        character of their own (parts of characters, hidden special tokens) belong to the next."""
-        if not self.entries:
-            return []
-        decoder, shown, ends = getincrementaldecoder("utf-8")("replace"), "", []
-        ids = [entry.id for entry in self.entries]
-        for token, part in zip(ids, token_text(self.served, ids), strict=True):
-            shown += "" if token in self.hidden else decoder.decode(part)
-            ends.append(len(shown))
-        start = shown.rfind(text)
-        if start < 0:  # the text ends within a character
-            return self.take_all()
-        starts = [0, *ends[:-1]]
-        first = next(place for place, end in enumerate(ends) if end > start)
-        while first and starts[first - 1] == ends[first - 1] >= start:
-            first -= 1
-        last = next(place for place, end in enumerate(ends) if end >= start + len(text)) + 1
-        taken, self.entries = self.entries[first:last], self.entries[last:]
-        return taken
-
-    def take_all(self) -> Sequence[TokenLogprob]:
-        """The entries that are left."""
-        taken, self.entries = self.entries, []
-        return taken
 
 
 def response_usage(usage: Usage) -> dict[str, Any]:

@@ -129,6 +129,14 @@ TOOL_CHOICE = described(
 CALL = fields(
     "function", id=TEXT, type=one_of("function"), function=fields("name", name=FUNCTION_NAME)
 )
+CUSTOM_CALL = fields(
+    "type custom",
+    id=TEXT,
+    type=one_of("custom"),
+    custom=fields("name input", name=FUNCTION_NAME, input=TEXT),
+)
+ARGUMENTS: JsonSchema = {"type": "string", "enum": ["{}"]}
+"""JSON text."""
 TEXT_PART = fields("type text", type=one_of("text", "input_text", "output_text"), text=TEXT)
 CONTENT: JsonSchema = {"anyOf": [TEXT, list_of(TEXT_PART)]}
 CHAT_MESSAGE: JsonSchema = {
@@ -149,7 +157,21 @@ CHAT_MESSAGE: JsonSchema = {
             content={"anyOf": [CONTENT, NULL]},
             reasoning={"anyOf": [TEXT, NULL]},
             reasoning_content={"anyOf": [TEXT, NULL]},
-            tool_calls=list_of(CALL),
+            tool_calls=list_of({"anyOf": [CALL, CUSTOM_CALL]}),
+        ),
+        fields(
+            "role function_call",
+            role=one_of("assistant"),
+            content={"anyOf": [CONTENT, NULL]},
+            function_call=fields("name arguments", name=FUNCTION_NAME, arguments=ARGUMENTS),
+            tool_calls=NULL,
+        ),
+        fields(
+            "role refusal",
+            role=one_of("assistant"),
+            content={"anyOf": [CONTENT, NULL]},
+            refusal=TEXT,
+            tool_calls=NULL,
         ),
     ]
 }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
@@ -25,15 +25,14 @@ from weft.serve.api_route import ApiRoute
 from weft.serve.bodies import Body
 from weft.serve.context import CallOf, HttpCall
 from weft.serve.conversation import Conversation, chat_prompt
-from weft.serve.openai_chat import ChatMessage, message_of
+from weft.serve.openai_messages import ChatMessage, chat_messages
+from weft.serve.openai_tools import Tools, function_tools
 from weft.serve.responses import JsonResponse
 from weft.serve.schema_types import (
     NULL,
     TEXT,
-    TOOL,
     ModelName,
     TokenIds,
-    described,
     fields,
     list_of,
 )
@@ -70,8 +69,8 @@ class TokenizeBody(Body):
     """End messages with the beginning of the next answer."""
     continue_final_message: bool | None = None
     """The last message is continued."""
-    tools: Annotated[list[dict[str, Any]] | None, described(list_of(TOOL, 0))] = None
-    """Functions that the conversation offers."""
+    tools: Tools = None
+    """Functions that the conversation offers, in all forms that chats accept."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
     add_special: bool = False
@@ -164,7 +163,7 @@ def ids_of(call: HttpCall, served: ServedModel, body: TokenizeBody) -> list[int]
     """The token ids of what was sent."""
     tokenizer = served.tokenizer
     if body.messages is not None:
-        return chat_prompt(call, served, conversation_of(body)).ids
+        return chat_prompt(call, served, conversation_of(body, call, served)).ids
     if body.content is not None:
         return tokenizer.encode(body.content, body.add_special, sys.maxsize, body.parse_special)
     text = body.prompt or ""
@@ -173,10 +172,10 @@ def ids_of(call: HttpCall, served: ServedModel, body: TokenizeBody) -> list[int]
     return tokenizer.encode(text, body.add_special_tokens, sys.maxsize)
 
 
-def conversation_of(body: TokenizeBody) -> Conversation:
+def conversation_of(body: TokenizeBody, call: HttpCall, served: ServedModel) -> Conversation:
     return Conversation(
-        [message_of(one, f"messages[{index}]") for index, one in enumerate(body.messages or ())],
-        body.tools or (),
+        chat_messages(body.messages or (), served.tool_format),
+        function_tools(body.tools or (), call),
         template=body.chat_template_kwargs or {},
         continue_final_message=bool(body.continue_final_message),
         add_generation_prompt=body.add_generation_prompt,
