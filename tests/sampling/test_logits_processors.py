@@ -57,7 +57,7 @@ def test_each_warper_keeps_its_tokens() -> None:
     assert kept_ids() == [0, 1, 2, 3]
     assert kept_ids(top_k=2) == [0, 1]
     assert kept_ids(top_k=9) == [0, 1, 2, 3]
-    assert kept_ids(top_p=0.49) == [0]
+    assert kept_ids(top_p=0) == kept_ids(top_p=0.49) == [0]
     assert kept_ids(top_p=0.51) == [0, 1]
     assert kept_ids(min_p=0.29) == [0, 1, 2]
     assert kept_ids(min_p=0.31) == [0, 1]

@@ -20,7 +20,7 @@ from weft.sampling.params import SamplingKeywords, SamplingParams
         ("temperature", float("inf")),
         ("top_k", -1),
         ("top_k", 2.5),
-        ("top_p", 0.0),
+        ("top_p", -0.1),
         ("top_p", 1.1),
         ("top_p", float("nan")),
         ("min_p", 1.0),

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.engine.tiny import tiny
-from tests.serve.server import SMALL, RunningServer, running
+from tests.serve.server import SMALL, RunningServer, make_service, running
 from weft.checkpoint.families.generation_config import GenerationConfig, decoder_generation
 from weft.checkpoint.families.hf_config import HFConfig
 from weft.checkpoint.gguf.hf_names import read_sampling
@@ -55,6 +56,62 @@ def test_the_request_comes_first_then_options_then_the_checkpoint(server):
         (0.6, 30, 0.5, 0.0),
         (0.6, 30, 0.7, 0.0),
     ]
+
+
+def used(server: RunningServer, requests: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """The sampling parameters that the engine was given."""
+    records: list[RequestRecord] = []
+    server.service.sinks[:] = [records.append]
+    for path, body in requests:
+        answer = server.post(path, {"model": "model", **body})
+        assert answer.status_code == 200, answer.text
+    while len([one for one in records if one.generation]) < len(requests):
+        server.get("/health")
+    return [one.generation.requests[0].sampling for one in records if one.generation]
+
+
+def test_ollamas_own_defaults_come_last():
+    raw = {"prompt": "the cat", "raw": True, "stream": False}
+    asked = {"options": {"temperature": 0.3, "num_predict": 1}}
+    generation = GenerationConfig(sampling={"top_k": 7})
+    for checkpoint, top_k in [
+        (tiny("decoder"), 40),
+        (replace(tiny("decoder"), generation_config=generation), 7),
+    ]:
+        with running(make_service({"model": checkpoint})) as server:
+            first, second, third = used(
+                server,
+                [
+                    ("/api/generate", {**raw, "options": {"num_predict": 1}}),
+                    ("/api/generate", {**raw, **asked}),
+                    ("/v1/completions", BODY),
+                ],
+            )
+        assert (first.temperature, first.top_k, first.top_p) == (0.8, top_k, 0.9)
+        assert first.repetition_penalty == 1
+        assert (second.temperature, second.top_k, second.top_p) == (0.3, top_k, 0.9)
+        assert (third.temperature, third.top_p) == (1.0, 1.0)
+
+
+def test_a_default_seed_is_used_unless_the_request_has_one():
+    registry = ModelRegistry(
+        {"model": "model"},
+        lambda name: LoadedModel(tiny("decoder"), SMALL),
+        make=lambda name, loaded: ServedModel(name, loaded, defaults={"seed": 7}),
+    )
+    registry.load_all()
+    raw = {"prompt": "the cat", "raw": True, "stream": False}
+    with running(Service(registry)) as server:
+        requests = [
+            ("/v1/completions", BODY),
+            ("/v1/completions", {**BODY, "seed": 3}),
+            ("/api/generate", raw),
+            ("/api/generate", {**raw, "options": {"seed": 4}}),
+            ("/api/generate", {**raw, "options": {"seed": -1}}),
+        ]
+        *seeds, random = [one.seed for one in used(server, requests)]
+        assert seeds == [7, 3, 7, 4] and random != 7
+        assert server.get("/server_info").json()["models"]["model"]["defaults"]["seed"] == 7
 
 
 def test_server_info_has_the_defaults_in_effect(server):

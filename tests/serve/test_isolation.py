@@ -87,11 +87,20 @@ def test_no_text_of_a_request_is_logged(server, caplog):
         {"messages": [{"role": LONG, "content": LONG}], "prompt": [LONG, 1]},
         {"input": [{"type": LONG}], "messages": [{"role": "user", "content": [{"type": LONG}]}]},
         {"tool_choice": LONG, "format": LONG, "temperature": LONG},
+        {SECRET: 1, "metadata": {SECRET: 1}, "options": {SECRET: 1}},
+        {"structured_outputs": {"regex": f"({SECRET}"}, "format": {"type": SECRET}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": SECRET}}}},
+        {"text": {"format": {"type": "json_schema", "schema": {"type": SECRET}}}},
+        {"previous_response_id": SECRET, "logit_bias": {SECRET: 1}, "model": SECRET},
     ]
     with caplog.at_level(logging.DEBUG, "weft"):
         for path, body in ROUTES.items():
             for change in wrong:
                 server.post(path, {"model": "chat", **body, **change}, headers=headers)
+            server.post(
+                "/translate", {"q": "x", "source": SECRET, "target": SECRET}, headers=headers
+            )
+            server.post("/v1/attention", {"id": SECRET, "position": 1}, headers=headers)
             server.client.post(path, content=f'{{"{SECRET}": ', headers=headers)
         server.wait_idle()
     assert caplog.text.count("route=") >= len(ROUTES) * len(wrong)

@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
-from tests.serve.server import RunningServer, make_service
+from tests.serve.server import RunningServer, make_service, running
 from tests.soak.malformed_http import MalformedServer
 from weft.core.errors import DataError
 from weft.serve.api_errors import error_status, protocol_of
@@ -184,7 +184,7 @@ def test_bodies_have_the_bounds_of_this_server(server, schema):
     chat, models = bodies["ChatBody"], server.service.models.models.values()
     assert chat["additionalProperties"] is False and "audio" not in chat["properties"]
     assert chat["properties"]["temperature"]["anyOf"][0]["maximum"] == 1e6
-    assert chat["properties"]["top_p"]["anyOf"][0]["exclusiveMinimum"] == 0
+    assert chat["properties"]["top_p"]["anyOf"][0]["minimum"] == 0
     smallest = min(served.tokenizer.vocab_size for served in models)
     tokens = bodies["DetokenizeBody"]["properties"]["tokens"]
     assert tokens["items"] == {"type": "integer", "minimum": 0, "maximum": smallest - 1}
@@ -211,3 +211,31 @@ def test_a_server_of_one_model_lets_requests_leave_it_out():
     service.models.close()
     assert "model" not in bodies["TokenizeBody"].get("required", ())
     assert {"type": "null"} in bodies["TokenizeBody"]["properties"]["model"]["anyOf"]
+
+
+def test_names_of_models_are_for_callers_with_a_key():
+    service = make_service(aliases={"other-name": "decoder"}, keys={"ann": "key-ann"})
+    with running(service) as server:
+        known = server.get("/openapi.json", headers={"authorization": "Bearer key-ann"})
+        bodies = known.json()["components"]["schemas"]
+        assert bodies["CompletionBody"]["properties"]["model"]["enum"] == ["decoder", "other-name"]
+        for headers in ({}, {"x-api-key": "wrong"}):
+            answer = server.get("/openapi.json", headers=headers)
+            assert answer.status_code == 200 and "other-name" not in answer.text
+            model = answer.json()["components"]["schemas"]["CompletionBody"]["properties"]["model"]
+            assert model["type"] == "string" and "enum" not in model and "format" not in model
+        page = server.get("/docs")
+        assert page.status_code == 200 and "other-name" not in page.text
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/version", "/server_info"])
+def test_head_is_get_without_a_body(path):
+    with running(make_service()) as server:
+        whole, head = server.get(path), server.client.head(path)
+        assert head.status_code == whole.status_code == 200 and head.content == b""
+        assert head.headers["content-type"] == whole.headers["content-type"]
+        if path != "/server_info":  # has the time
+            assert head.headers["content-length"] == str(len(whole.content))
+        refused = server.client.head("/v1/completions")
+        assert refused.status_code == 405
+        assert "HEAD" not in str(server.get("/openapi.json").json()["paths"].keys())

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serve.server import RunningServer, make_service, running
-from weft.core.errors import shown
+from weft.serve.api_errors import ApiError
 from weft.serve.config import ServeConfig
 from weft.serve.context import RequestRecord
 from weft.serve.operation_results import ServerInfo
@@ -19,6 +19,7 @@ from weft.serve.request_log import (
     JsonFormatter,
     configure_logging,
     log_request,
+    pairs,
     record_fields,
 )
 from weft.serve.server_metrics import one_two_five
@@ -144,23 +145,32 @@ def test_the_log_has_one_line_per_request_without_text(record, caplog):
         "id=req_1 key=alice model=m route=/v1/completions status=200 prompt_tokens=7 "
         "cached_tokens=0 new_tokens=3 ttft=0.25 total=1.0 finish=length seed=5"
     )
-    record.error = 'not "good" = bad'
+    record.failed(ApiError(500, 'not "good" = bad'))
     assert record_fields(record)["error"] == 'not "good" = bad'
     with caplog.at_level(logging.INFO, "weft.serve.request"):
         log_request(record)
     assert caplog.messages[-1].endswith(r'error="not \"good\" = bad"')
-    record.status, record.error = 400, "stop is 'the king's secret', not 'text'. Change it."
-    assert record_fields(record)["error"] == "stop is '...'. Change it."
-    record.error = "role: input should be 'user' (it is \"don't tell this\")."
-    assert record_fields(record)["error"] == "role: input should be '...')."
-    record.error = f"name is {shown('secret ' * 99)}: use letters of ASCII."
-    assert record_fields(record)["error"] == "name is '...': use letters of ASCII."
-    record.error = "the prompt exceeds the model's context length."
-    assert record_fields(record)["error"] == record.error
-    record.status, record.error = 404, "model 'x" + "y" * 5000 + "' is not served."
+    record.failed(ApiError(503, "x" * 5000))
     assert len(record_fields(record)["error"]) < 1100
     line = json.loads(JsonFormatter().format(caplog.records[-1]))
     assert line["level"] == "info" and line["prompt_tokens"] == 7 and line["time"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("error", "fields"),
+    [
+        (ApiError(400, "stop is SECRET", "stop"), "invalid_request_error param=stop"),
+        (ApiError(400, "SECRET", "messages[3].SECRET"), "invalid_request_error param=messages[3]"),
+        (ApiError(400, "'SECRET' is not a field", "SECRET"), "invalid_request_error"),
+        (ApiError(400, "SECRET", "SECRET[1]"), "invalid_request_error"),
+        (ApiError(404, "SECRET", "model", "gone"), "not_found_error code=gone param=model"),
+        (ApiError(429, "SECRET"), "rate_limit_error"),
+    ],
+)
+def test_the_log_does_not_quote_what_a_client_has_sent(record, error, fields):
+    record.failed(error)
+    line = pairs(record_fields(record))
+    assert line.endswith(f"seed=5 error={fields}") and "SECRET" not in line
 
 
 def test_logging_is_configured_by_the_settings(capsys):

@@ -147,7 +147,8 @@ def top_k(logits_V: Tensor, row: SamplingRow) -> Tensor:
 
 
 def top_p(logits_V: Tensor, row: SamplingRow) -> Tensor:
-    """Keep the smallest set of most likely tokens whose probability reaches p (Holtzman 2020).
+    """Keep the smallest set of most likely tokens whose probability reaches p (Holtzman 2020): at
+    least one, also if p is 0.
 
     Differs from the usual code, which sorts the whole vocabulary: the largest few are sorted, then
     more, then all, until they reach p. The sums are in float64, so that the last token of the set

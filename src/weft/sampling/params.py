@@ -42,8 +42,9 @@ class SamplingParams(Config):
     """Divides the logits before a draw: below 1 likely tokens are drawn more often; 0: greedy."""
     top_k: int = Field(0, ge=0)
     """Sample from the k most likely tokens; 0: all."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    """Nucleus sampling: the most likely tokens whose probabilities add up to this; 1: all."""
+    top_p: float = Field(1.0, ge=0, le=1)
+    """Nucleus sampling: the most likely tokens whose probabilities add up to this; 1: all; 0: only
+    the most likely one."""
     min_p: float = Field(0.0, ge=0, lt=1)
     """Minimum probability of a token, relative to the most likely token; 0: no minimum."""
     repetition_penalty: float = Field(1.0, ge=1 / MAX_FACTOR, le=MAX_FACTOR, allow_inf_nan=False)

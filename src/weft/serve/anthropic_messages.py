@@ -145,7 +145,7 @@ class MessagesBody(AnthropicPrompt):
     top_k: Annotated[int | None, sampling_range("top_k")] = None
     """Sample from the k most likely tokens; 0: all."""
     top_p: Annotated[float | None, sampling_range("top_p")] = None
-    """Nucleus sampling."""
+    """Nucleus sampling; 0: only the most likely token."""
     cache_salt: str | None = None
     """Requests with different salts share nothing in the prefix cache."""
     metadata: NoEffect[dict[str, Any]] = None

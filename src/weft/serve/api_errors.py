@@ -60,8 +60,6 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.code = status, shortened(message), code
-        self.full_message = message
-        """For the log, which leaves out what is quoted."""
         self.param = None if param is None else param[:MAX_PARAM]
         self.headers = headers or {}
 
@@ -115,7 +113,11 @@ def error_body(path: str, error: ApiError, request_id: str | None = None) -> dic
             content["details"] = {"error_code": error.code}
         body = {"type": "error", "error": content}
         return body if request_id is None else {**body, "request_id": request_id}
-    default = "server_error" if error.status >= 500 else "invalid_request_error"
-    kind = OPENAI_TYPES.get(error.status, default)
-    fields = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
-    return {"error": fields}
+    fields = {"type": openai_type(error.status), "param": error.param, "code": error.code}
+    return {"error": {"message": error.message, **fields}}
+
+
+def openai_type(status: int) -> str:
+    """OpenAI's type of the errors with a status."""
+    default = "server_error" if status >= 500 else "invalid_request_error"
+    return OPENAI_TYPES.get(status, default)

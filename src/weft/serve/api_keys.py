@@ -90,6 +90,14 @@ class ApiKeys:
             raise ApiError(401, "the API key is not valid.", code="invalid_api_key")
         return found
 
+    def is_caller(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request has a valid key, or needs none."""
+        try:
+            self.caller(headers)
+        except ApiError:
+            return False
+        return True
+
 
 def read_keys(path: Path) -> dict[str, str]:
     """name -> key of the lines `name = key`; a line that begins with # is a comment."""

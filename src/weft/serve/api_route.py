@@ -1,16 +1,19 @@
-"""`ApiRoute`, the class of all routes: reads JSON strictly, and declares its protocol's errors.
+"""`ApiRoute`, the class of all routes: reads JSON strictly, and declares its protocol's errors. A
+route that answers GET answers HEAD too, without the body, which uvicorn leaves out.
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=ApiRoute)
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from weft.serve.api_errors import protocol_of
 from weft.serve.json_bodies import JsonRequest
@@ -42,6 +45,12 @@ class ApiRoute(APIRoute):
         errors = error_responses(*statuses, protocol=protocol, is_text=is_text)
         super().__init__(path, endpoint, responses={**errors, **more}, **options)
 
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(as_get(scope, self.methods or ()))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().handle(as_get(scope, self.methods or ()), receive, send)
+
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         handle = super().get_route_handler()
 
@@ -49,3 +58,9 @@ class ApiRoute(APIRoute):
             return await handle(JsonRequest(request.scope, request.receive))
 
         return handle_json
+
+
+def as_get(scope: Scope, methods: Collection[str]) -> Scope:
+    """A HEAD request as the GET request that it asks about, if only that has a route."""
+    is_head = scope.get("method") == "HEAD" and "GET" in methods and "HEAD" not in methods
+    return {**scope, "method": "GET"} if is_head else scope

@@ -66,6 +66,7 @@ def create_app(
         version=__version__,
         docs_url=None,  # FastAPI's page loads assets from the internet
         redoc_url=None,
+        openapi_url=None,  # operations.py: what it contains depends on the caller
         default_response_class=JsonResponse,
     )
     app.state.service, app.state.index = service, index

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from fastapi.exceptions import RequestValidationError
@@ -136,6 +137,17 @@ class LooseBody(Body):
     """Unknown fields are ignored, as Ollama does."""
 
     is_strict: ClassVar[bool] = False
+
+
+@cache
+def known_fields() -> frozenset[str]:
+    """Names of the fields of all bodies, which contain nothing that a client has written. Called
+    when all protocols are imported."""
+    classes, names = [Body], set[str]()
+    for one in classes:
+        classes += one.__subclasses__()
+        names |= {info.alias or name for name, info in one.model_fields.items()}
+    return frozenset(names)
 
 
 def field_class(info: FieldInfo) -> FieldClass:

@@ -55,7 +55,7 @@ class RequestRecord:
     cached_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str = ""
-    error: str = ""
+    error: ApiError | None = None
     seed: int | None = None
     generation: Generation | None = None
     """The running requests; their stream has the queueing times."""
@@ -87,7 +87,7 @@ class RequestRecord:
         self.finish_reason = "disconnect"
 
     def failed(self, error: ApiError) -> None:
-        self.error, self.finish_reason = error.full_message, "error"
+        self.error, self.finish_reason = error, "error"
 
     @property
     def total_seconds(self) -> float | None:

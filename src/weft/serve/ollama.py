@@ -163,7 +163,7 @@ def translation_request(
     """A request that translates a text; greedy unless the caller or the server sets a
     temperature."""
     greedy = {"temperature": 0.0, **served.defaults, **options.sampling}
-    sampling = sampling_params(served, replace(options, sampling=greedy))
+    sampling = sampling_params(served, replace(options, sampling=greedy, defaults={}))
     room = served.max_len - 2  # begin, and the first token that some models prescribe
     limit = None if options.max_tokens is None else min(options.max_tokens, room)
     made = GenerationOptions(limit, 1, sampling, tuple(options.stop), options.grammar)

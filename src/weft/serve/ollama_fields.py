@@ -1,8 +1,8 @@
 """What Ollama's routes share: bodies, options, formats, thinking, times and errors.
 
 Ollama's own programs and `curl -d` send JSON with any content type, so `AnyTypeRoute` reads every
-body as JSON. Unknown fields and options are ignored, as Ollama does. Sampling parameters that a
-request leaves out are those of the server and the model, not Ollama's.
+body as JSON. Unknown fields and options are ignored, as Ollama does. Sampling parameters that the
+request, the server (`--defaults`) and the model leave out are Ollama's: DEFAULTS.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.serve.bodies import LooseBody, NoEffect, TemplateVariable, rejected
 from weft.serve.context import HttpCall
 from weft.serve.schema_types import OBJECT, STOP, ModelName, described, one_of, sampling_range
 from weft.serve.served_model import ServedModel
-from weft.serve.text_options import TextOptions
+from weft.serve.text_options import TextOptions, random_seed
 
 SAMPLING_OPTIONS = {
     "temperature": "temperature",
@@ -38,6 +38,9 @@ SAMPLING_OPTIONS = {
     "frequency_penalty": "frequency_penalty",
 }
 """Ollama's names -> fields of SamplingParams."""
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+"""Differs from Ollama's in that nothing is penalized: its repeat_penalty of 1.1 counts the last 64
+tokens, and here it would count all of the prompt."""
 RANDOM_SEED = -1
 FORMAT = described({"anyOf": [one_of("json", ""), OBJECT]})
 TEXT_ONLY = "models here read text only. Leave it out."
@@ -72,7 +75,7 @@ class OllamaOptions(LooseBody):
     top_k: Annotated[int | None, sampling_range("top_k", -1)] = None
     """Sample from the k most likely tokens; 0 or -1: all."""
     top_p: Annotated[float | None, sampling_range("top_p")] = None
-    """Nucleus sampling."""
+    """Nucleus sampling; 0: only the most likely token."""
     min_p: Annotated[float | None, sampling_range("min_p")] = None
     """Minimum probability of a token, relative to the most likely one."""
     repeat_penalty: Annotated[float | None, sampling_range("repetition_penalty")] = None
@@ -164,7 +167,8 @@ def ollama_text_options(body: OllamaTextBody) -> TextOptions:
     return TextOptions(
         max_tokens=limit if limit > 0 else None,
         sampling=values,
-        seed=None if seed is None or seed == RANDOM_SEED else seed % 2**63,
+        seed=random_seed() if seed == RANDOM_SEED else None if seed is None else seed % 2**63,
+        defaults=DEFAULTS,
         stop=[options.stop] if isinstance(options.stop, str) else options.stop or (),
         grammar=grammar_of_format(body.format),
         is_streamed=body.is_streamed,

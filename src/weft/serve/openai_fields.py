@@ -64,7 +64,7 @@ class SamplingBody(Body):
     temperature: Annotated[float | None, sampling_range("temperature")] = None
     """Sampling temperature; 0: greedy."""
     top_p: Annotated[float | None, sampling_range("top_p")] = None
-    """Nucleus sampling."""
+    """Nucleus sampling; 0: only the most likely token."""
     top_k: Annotated[int | None, sampling_range("top_k", -1)] = None
     """Sample from the k most likely tokens; 0 or -1: all."""
     min_p: Annotated[float | None, sampling_range("min_p")] = None

@@ -6,7 +6,8 @@
     weft-source-language, weft-target-language  languages of the translation models
     weft-dimension                              up to the width of the narrowest model
 
-A model that is not loaded yet may be of any kind, so its name is in all enumerations.
+A model that is not loaded yet may be of any kind, so its name is in all enumerations. For a caller
+without a key, where keys are configured, there are no names: any text is allowed.
 """
 
 from __future__ import annotations
@@ -47,10 +48,18 @@ class ServedSchema:
         self.service, self.describe = service, app.openapi
         """FastAPI keeps its own description, which is the same for all servers."""
 
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self, with_names: bool = True) -> dict[str, Any]:
         """The description as it is now: models may have been loaded."""
-        filled: dict[str, Any] = self.filled(deepcopy(self.describe()))
-        return filled
+        description = SchemaFiller(self.service, with_names).filled(deepcopy(self.describe()))
+        assert isinstance(description, dict), "a description is an object"
+        return description
+
+
+class SchemaFiller:
+    """Replaces the formats of this package. `with_names`: whether model names are listed."""
+
+    def __init__(self, service: Service, with_names: bool) -> None:
+        self.service, self.with_names = service, with_names
 
     def filled(self, value: Any) -> Any:
         """A schema, or a part of one, without formats of this package."""
@@ -69,7 +78,7 @@ class ServedSchema:
         rest = {key: one for key, one in schema.items() if key != "format"}
         loaded = list(self.service.models.models.values())
         if kind in KINDS:
-            return {**rest, "enum": self.names(KINDS[kind])}
+            return {**rest, "enum": self.names(KINDS[kind])} if self.with_names else rest
         if kind in (SOURCE, TARGET):
             pairs = [served.languages for served in loaded if served.languages is not None]
             place = (SOURCE, TARGET).index(kind)

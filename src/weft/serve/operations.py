@@ -144,9 +144,10 @@ def model_info(service: Service, name: str) -> dict[str, Any]:
 
 
 def effective_defaults(served: ServedModel) -> dict[str, Any]:
-    """The sampling parameters of a request that sets none; its seed is random."""
+    """The sampling parameters of a request that sets none. Without a seed it draws a random one."""
     values = SamplingParams.from_dict(served.defaults).to_dict()
-    return {name: value for name, value in values.items() if name not in ("seed", "logprobs")}
+    hidden = ["logprobs"] if "seed" in served.defaults else ["logprobs", "seed"]
+    return {name: value for name, value in values.items() if name not in hidden}
 
 
 @router.get("/version", response_model=WeftVersion)
@@ -159,6 +160,12 @@ async def version() -> Response:
 async def docs(request: Request) -> Response:
     """A page with the routes of this server."""
     return HTMLResponse(docs_page(request.app.openapi()))
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request, call: CallOf) -> Response:
+    """The description of the routes; model names only for callers who may use them."""
+    return JsonResponse(request.app.openapi(call.service.keys.is_caller(request.headers)))
 
 
 @router.head("/", include_in_schema=False)

@@ -3,8 +3,9 @@
     2026-11-18 07:30:01 INFO id=req_1f key=alice model=demo route=/v1/completions status=200 ...
     {"time": "2026-11-18T07:30:01.123Z", "level": "info", "id": "req_1f", "key": "alice", ...}
 
-Contains no text of prompts or answers. Requests for /health, /ready, /metrics and pages, which
-monitors send all the time, are logged at level debug.
+Contains no text of prompts or answers; of errors that a client has caused it has type, code and
+field, but not the message, which may quote the request. Requests for /health, /ready, /metrics and
+pages, which monitors send all the time, are logged at level debug.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.serve.api_errors import shortened
+from weft.serve.api_errors import ApiError, openai_type
+from weft.serve.bodies import known_fields
 from weft.serve.config import ServeConfig
 from weft.serve.page_requests import ASSETS
 
@@ -27,9 +29,8 @@ log = logging.getLogger("weft.serve.request")
 
 QUIET_ROUTES = ("/", "/health", "/ready", "/metrics", "/version", "/docs", "/favicon.ico")
 LOGGERS = ("weft", "uvicorn")
-WRONG_REQUEST = 400
-QUOTED = re.compile(r"(['\"]).*(['\"]|\.\.\.)", re.DOTALL)
-"""A long text may be cut before its last quotation mark."""
+FIELD = re.compile(r"(\w+)(?:\[\d+\])*")
+"""A field of a request, such as messages[3]."""
 DIGITS = 4
 """Seconds are logged to a tenth of a millisecond."""
 
@@ -59,16 +60,20 @@ def record_fields(record: RequestRecord) -> dict[str, Any]:
         "total": seconds(record.total_seconds),
         "finish": record.finish_reason or None,
         "seed": record.seed,
-        "error": error_text(record) or None,
+        **({} if record.error is None else error_fields(record.error)),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def error_text(record: RequestRecord) -> str:
-    """The message of an error. That of a wrong request quotes what was sent, which may be text of a
-    prompt: all from the first quotation mark to the last, of either kind, is left out."""
-    is_wrong = record.status == WRONG_REQUEST
-    return shortened(QUOTED.sub(r"\1...\1", record.error) if is_wrong else record.error)
+def error_fields(error: ApiError) -> dict[str, Any]:
+    """What the log says about an error. The message of a client's error may quote what was sent,
+    which may be text of a prompt: then only type, code and field are logged."""
+    if not 400 <= error.status < 500:
+        return {"error": error.message}
+    field = FIELD.match(error.param or "")
+    is_known = field is not None and field[1] in known_fields()
+    param = field[0] if field is not None and is_known else None
+    return {"error": openai_type(error.status), "code": error.code, "param": param}
 
 
 def seconds(value: float | None) -> float | None:

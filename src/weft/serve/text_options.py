@@ -3,8 +3,9 @@
     options = TextOptions(max_tokens=50, sampling={"temperature": 0.7}, stop=["\\n"])
     request = make_request(served, caller, prompt_ids, options)
 
-Defaults come, in this order, from the request, the model's entry in `--defaults`, the checkpoint's
-generation config, and SamplingParams. Without a seed a random one is drawn. `max_tokens` beyond the
+Defaults come, in this order, from the request, `--defaults`, the checkpoint's generation config,
+the protocol, and SamplingParams, whose values are OpenAI's and Anthropic's. A seed comes from the
+request or `--defaults`; without one a random one is drawn. `max_tokens` beyond the
 room that the prompt leaves is cut to it; a prompt that does not fit is an error with both lengths.
 """
 
@@ -37,6 +38,8 @@ class TextOptions:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of SamplingParams that the caller has set, without seed."""
     seed: int | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The protocol's own defaults of SamplingParams."""
     stop: Sequence[str] = ()
     grammar: Grammar | None = None
     beam: BeamConfig | None = None
@@ -67,9 +70,14 @@ class TextOptions:
 
 def sampling_params(served: ServedModel, options: TextOptions) -> SamplingParams:
     """The sampling parameters of a request, with a seed."""
-    values = {**served.defaults, **options.sampling}
-    values["seed"] = secrets.randbelow(MAX_SEED) if options.seed is None else options.seed
+    values = {"seed": random_seed(), **options.defaults, **served.defaults, **options.sampling}
+    if options.seed is not None:
+        values["seed"] = options.seed
     return SamplingParams.from_dict(values)
+
+
+def random_seed() -> int:
+    return secrets.randbelow(MAX_SEED)
 
 
 def make_request(
