@@ -19,6 +19,7 @@ from tests.serve.server import SMALL, RunningServer, make_service, running
 from weft.checkpoint.weft_folder import Checkpoint
 from weft.engine.loaded_model import LoadedModel
 from weft.engine.request_builder import GenerationOptions
+from weft.serve.ollama_fields import DEFAULTS
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -139,7 +140,8 @@ def alone(models: Mapping[str, LoadedModel], case: Case) -> Result:
     """What the engine says with nothing else running."""
     loaded = models[case.model]
     ids = loaded.chat_ids(case.messages) if case.is_chat else loaded.prompt_ids(case.prompt)
-    keywords = {**case.sampling, "stop": case.stop, "logprobs": 0}
+    defaults = DEFAULTS if case.path.startswith("/api/") else {}
+    keywords = {**defaults, **case.sampling, "stop": case.stop, "logprobs": 0}
     outputs = list(loaded.stream(ids, GenerationOptions.of(case.max_tokens, **keywords)))
     finish = outputs[-1].finish
     tokens = [token for output in outputs for token in output.tokens]

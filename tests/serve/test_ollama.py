@@ -41,6 +41,9 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": ARGUME
 COUNTS = {"prompt_eval_count", "eval_count"}
 DURATIONS = {"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"}
 
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+"""Ollama's own."""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
@@ -86,7 +89,7 @@ def check_last(value: Any, reason: str) -> None:
 def test_a_chat_is_the_engines_own_text(server):
     value = whole(server, "/api/chat", CHAT)
     model = loaded(server, "chat")
-    expected = "".join(model.chat(MESSAGES, 9, temperature=1.0, seed=4))
+    expected = "".join(model.chat(MESSAGES, 9, seed=4, **DEFAULTS))
     assert value["message"] == {"role": "assistant", "content": expected}
     assert value["model"] == "chat" and value["eval_count"] == 9
     assert value["prompt_eval_count"] == len(model.chat_ids(MESSAGES))
@@ -112,7 +115,8 @@ def test_a_stream_joins_to_the_whole_text(server, path, body):
         assert last["message"] == {"role": "assistant", "content": ""}
     else:
         text = "".join(part["response"] for part in parts)
-        assert text == value["response"] == loaded(server, "plain").generate("the cat", 9, seed=4)
+        expected = loaded(server, "plain").generate("the cat", 9, seed=4, **DEFAULTS)
+        assert text == value["response"] == expected
         assert last["response"] == ""
     assert [one for part in parts for one in part["logprobs"]] == value["logprobs"]
     assert len(value["logprobs"]) == 9
@@ -128,14 +132,14 @@ def test_a_prompt_goes_into_the_chat_template(server):
     body = {**GENERATE, "model": "chat"}
     model = loaded(server, "chat")
     assert whole(server, "/api/generate", body)["response"] == "".join(
-        model.chat(MESSAGES, 9, temperature=1.0, seed=4)
+        model.chat(MESSAGES, 9, seed=4, **DEFAULTS)
     )
     system = {"role": "system", "content": "Be brief."}
     assert whole(server, "/api/generate", body, system="Be brief.")["response"] == "".join(
-        model.chat([system, *MESSAGES], 9, temperature=1.0, seed=4)
+        model.chat([system, *MESSAGES], 9, seed=4, **DEFAULTS)
     )
     raw = whole(server, "/api/generate", body, raw=True)
-    assert raw["response"] == model.generate("the cat", 9, seed=4)
+    assert raw["response"] == model.generate("the cat", 9, seed=4, **DEFAULTS)
     answer = server.post("/api/generate", {**GENERATE, "stream": False, "system": "Be brief."})
     assert answer.headers["x-weft-warning"].startswith("system has no effect")
 
