@@ -156,5 +156,5 @@ def test_the_deadline_ends_the_response_to_a_client_that_does_not_read(small_buf
         wait_until(lambda: server.service.num_active)
         wait_until(lambda: not server.service.num_active, 6.0)
         assert records[0].finish_reason == "disconnect"
-        assert "longer than 2 s" in records[0].error
+        assert "longer than 2 s" in records[0].error.message
     server.wait_idle()

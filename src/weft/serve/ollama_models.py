@@ -66,14 +66,12 @@ class OllamaShowBody(LooseBody):
     """The description has no long fields."""
 
 
-@router.head("/version", include_in_schema=False)
 @router.get("/version", response_model=OllamaVersion)
 def ollama_version() -> Response:
     """The version of Ollama's API, and that of Weft."""
     return JsonResponse({"version": OLLAMA_VERSION, "weft": __version__})
 
 
-@router.head("/tags", include_in_schema=False)
 @router.get("/tags", response_model=OllamaModelList)
 def ollama_tags(call: CallOf) -> Response:
     """The models that requests may name, aliases included."""

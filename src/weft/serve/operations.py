@@ -168,8 +168,8 @@ async def openapi(request: Request, call: CallOf) -> Response:
     return JsonResponse(request.app.openapi(call.service.keys.is_caller(request.headers)))
 
 
-@router.head("/", include_in_schema=False)
 @router.get("/", response_class=PlainTextResponse, responses=or_streamed("text/html"))
+@router.head("/", include_in_schema=False)  # the first route: HEAD is always the greeting
 async def index(request: Request) -> Response:
     """The web page for browsers; for others what Ollama's clients look for."""
     page = request.app.state.index
