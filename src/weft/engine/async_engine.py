@@ -8,8 +8,10 @@
 
 Only the engine thread (engine_thread.py) accesses the engine and runs kernels. It belongs to this
 engine alone, or is passed in and shared with other engines. Other threads put commands (submit,
-abort, call) into a queue, which the engine thread reads between two steps. Requests are checked and
-their grammars compiled in the calling thread (`Engine.prepare`).
+abort, call) into a queue, which the engine thread reads between two steps. One thread takes a
+command out of it: the engine thread, which runs it, or its caller, who raises an error if the
+engine was closed meanwhile. Requests are checked and their grammars compiled in the calling thread
+(`Engine.prepare`).
 
 The thread starts at first use. While the engine is idle, the thread holds only a weak reference to
 it, so an engine that is dropped without `close` is garbage collected. Outputs for one event loop
@@ -31,6 +33,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -88,6 +91,8 @@ class AsyncEngine:
         self.is_thread_owner = thread is None
         self.engine_thread = EngineThread() if thread is None else thread
         self.commands: deque[Command] = deque()
+        self.taken: list[Command] = []
+        """The command that runs now, or was interrupted; at most one."""
         self.received: deque[RequestOutput] = deque()
         """Outputs of the last step that were not delivered yet."""
         self.receivers: dict[str, Receiver] = {}
@@ -129,8 +134,9 @@ class AsyncEngine:
         return request.id
 
     def submit_all(self, submissions: Sequence[Submission]) -> None:
-        """Submit prepared requests; all of them are added before the next step."""
-        self.post(partial(AsyncEngine.add_all, submissions=submissions))
+        """Submit prepared requests; all of them are added before the next step. One with the id of
+        a request that has not ended gets an error as its output."""
+        self.post(partial(AsyncEngine.add_all, submissions=deque(submissions)))
 
     def submit_embedding(self, ids: Iterable[int], receive: Receiver, request_id: str = "") -> str:
         """Submit a text to embed; its output has the hidden states."""
@@ -141,8 +147,8 @@ class AsyncEngine:
         return self.submit(self.engine.prepare_score(ids, request_id or None), receive)
 
     def abort(self, request_id: str) -> None:
-        """Abort a request and free its pages before the next step. Does nothing if it is not
-        active. Safe to call from any thread and from finalizers."""
+        """Abort a request and free its pages before the next step; its receiver gets no output any
+        more. Does nothing if it is not active. Safe to call from any thread and from finalizers."""
         if self.is_usable:
             self.commands.append(partial(AsyncEngine.remove, request_id=request_id))
             if self.is_threaded:
@@ -194,7 +200,8 @@ class AsyncEngine:
         return stream
 
     def post(self, command: Command) -> None:
-        """Queue a command, which the engine thread runs before its next step."""
+        """Queue a command, which the engine thread runs before its next step. Raises an error if it
+        will not run."""
         self.check_usable()
         self.num_threads = torch.get_num_threads()
         self.commands.append(command)
@@ -202,13 +209,19 @@ class AsyncEngine:
             self.engine_thread.wake()
             if self.thread is None:
                 self.engine_thread.start()
-        if not self.is_usable:  # the thread may have ended in between
-            self.run_commands()
+        if not self.is_usable:  # the thread may have ended in between, or may be about to
+            try:
+                self.commands.remove(command)
+            except ValueError:
+                return  # the thread has taken it, and answers it
+            self.check_usable()
 
     @property
     def is_usable(self) -> bool:
-        is_ours = not self.is_threaded or os.getpid() == self.engine_thread.pid
-        return is_ours and not self.is_closed and self.failure is None
+        if self.is_closed or self.failure is not None:
+            return False
+        thread = self.engine_thread
+        return not self.is_threaded or (os.getpid() == thread.pid and thread.is_alive)
 
     def check_usable(self) -> None:
         """Raise a UsageError or EngineError if nothing can be submitted."""
@@ -222,37 +235,54 @@ class AsyncEngine:
             )
         if self.is_closed:
             raise UsageError("the engine is closed: it takes no more requests. Load it again.")
+        if self.failure is None:
+            raise UsageError(
+                "the EngineThread of this engine is closed: it runs no engines any more. Load the "
+                "model with another one, or without."
+            )
         raise EngineError(
             f"the engine has stopped after {type(self.failure).__name__}: {self.failure}. "
             "Load the model again, and report this error if it repeats."
         )
 
-    def add_all(self, submissions: Sequence[Submission]) -> None:
-        """Engine thread: add requests. Idempotent."""
-        for submission in submissions:
-            self.add(submission)
+    def add_all(self, submissions: deque[Submission]) -> None:
+        """Engine thread: add requests. If it is interrupted, the next call adds the others."""
+        while submissions:
+            self.add(submissions[0])
+            submissions.popleft()
 
     def add(self, submission: Submission) -> None:
-        request = submission.request
-        self.receivers[request.id] = submission.receive
+        """Engine thread: add a request, unless an interrupted call has added it."""
+        request, receive = submission.request, submission.receive
+        active = self.engine.requests.get(request.id, request.request)
+        if active is not request.request or self.receivers.get(request.id, receive) is not receive:
+            error = f"the id {request.id!r} is that of a request that has not ended. Use another."
+            answer(receive, RequestOutput(request.id, error=error))
+            return
+        self.receivers[request.id] = receive
         if not self.is_usable:
-            self.end_requests("the engine was closed")
+            self.end_request(request.id, self.end_reason)
         elif request.id not in self.engine.requests:
-            try:
-                self.engine.add(request)
-            except Exception as error:
-                if not self.is_threaded:
-                    raise
-                log.exception("request=%s state=rejected", request.id)
-                self.end_request(request.id, f"the request failed: {error}")
-            times = self.engine.scheduler.times_of(request.id)
-            if submission.set_times is not None and times is not None:
-                submission.set_times(times)
+            self.add_to_engine(submission)
+
+    def add_to_engine(self, submission: Submission) -> None:
+        request = submission.request
+        try:
+            self.engine.add(request)
+        except Exception as error:
+            if not self.is_threaded:
+                raise
+            log.exception("request=%s state=rejected", request.id)
+            self.end_request(request.id, f"the request failed: {error}")
+        times = self.engine.scheduler.times_of(request.id)
+        if submission.set_times is not None and times is not None:
+            submission.set_times(times)
 
     def remove(self, request_id: str) -> None:
         """Engine thread: abort a request."""
         self.receivers.pop(request_id, None)
-        self.engine.abort(request_id)
+        if self.failure is None:
+            self.engine.abort(request_id)
 
     @property
     def busy_since(self) -> float | None:
@@ -262,7 +292,7 @@ class AsyncEngine:
 
     @property
     def has_commands(self) -> bool:
-        return bool(self.commands)
+        return bool(self.commands or self.taken)
 
     @property
     def has_work(self) -> bool:
@@ -272,13 +302,22 @@ class AsyncEngine:
     def run_commands(self) -> None:
         """Engine thread: run the queued commands. A command that is interrupted is run again."""
         try:
-            while self.commands:
+            while self.has_commands:
                 self.step_began_at = self.now()
-                self.commands[0](self)
-                self.commands.popleft()
+                self.take_command()
+                for command in self.taken:
+                    command(self)
+                self.taken.clear()
         finally:
             self.step_began_at = None
         self.flush()
+
+    def take_command(self) -> None:
+        """Engine thread: take the next command, unless one was interrupted."""
+        if not self.taken:
+            with suppress(IndexError):  # its caller has taken it back
+                # one call: no exception can come between the two, so that none is lost
+                self.taken.extend(map(deque.popleft, [self.commands]))
 
     def run_step(self, is_shared: bool = False) -> None:
         """Engine thread: run one engine step and deliver its outputs. `is_shared`: another engine
@@ -334,29 +373,45 @@ class AsyncEngine:
         new ones are accepted."""
         self.failure = error
         log.critical("engine=stopped requests=%d", len(self.receivers), exc_info=error)
-        self.end_requests(f"the engine stopped with {type(error).__name__}: {error}")
-        self.has_ended.set()
-        if self.is_thread_owner:
-            self.engine_thread.close()
+        try:
+            self.answer_commands()
+            self.end_requests()
+        finally:
+            self.has_ended.set()
+            if self.is_thread_owner:
+                self.engine_thread.close()
+
+    def answer_commands(self) -> None:
+        """Engine thread: run the commands of an engine that has failed, which only answers them."""
+        while self.has_commands:
+            try:
+                self.run_commands()
+            except BaseException:
+                log.exception("command=lost")
+                self.taken.clear()
 
     def end(self) -> None:
         """Engine thread: the engine was closed; end all requests with an error."""
         self.run_commands()
-        self.end_requests("the engine was closed")
+        self.end_requests()
         self.has_ended.set()
 
-    def end_requests(self, reason: str) -> None:
+    @property
+    def end_reason(self) -> str:
+        """Why requests end that have not finished."""
+        if self.failure is None:
+            return "the engine was closed"
+        return f"the engine stopped with {type(self.failure).__name__}: {self.failure}"
+
+    def end_requests(self) -> None:
         """End all requests with an error as their last output."""
         for request_id in list(self.receivers):
-            self.end_request(request_id, reason)
+            self.end_request(request_id, self.end_reason)
         self.flush()
 
     def end_request(self, request_id: str, reason: str) -> None:
         receive = self.receivers.pop(request_id, ignore)
-        try:
-            receive(RequestOutput(request_id, error=reason))
-        except Exception:
-            log.exception("request=%s state=lost", request_id)
+        answer(receive, RequestOutput(request_id, error=reason))
 
     @property
     def is_alive(self) -> bool:
@@ -385,15 +440,27 @@ def ignore(output: RequestOutput) -> None:
     """The receiver of requests that were aborted."""
 
 
+def answer(receive: Receiver, output: RequestOutput) -> None:
+    """Pass a last output to its receiver, whatever that raises."""
+    try:
+        receive(output)
+    except Exception:
+        log.exception("request=%s state=lost", output.request_id)
+
+
 def receive_converted(convert: Converter, receive: Receiver, output: RequestOutput) -> None:
     receive(convert(output))
 
 
 def run_into(owner: AsyncEngine, future: Future[T], function: Callable[[Engine], T]) -> None:
-    """Engine thread: set the result of a future, or its exception."""
-    if future.done() or not (future.running() or future.set_running_or_notify_cancel()):
-        return
-    try:
-        future.set_result(function(owner.engine))
-    except BaseException as error:
-        future.set_exception(error)
+    """Engine thread: set the result of a future, or its exception. The function is called once at
+    most: if this was interrupted, it may have been called."""
+    if future.running():
+        future.set_exception(EngineError("the call was interrupted. Repeat it."))
+    elif not future.done() and future.set_running_or_notify_cancel():
+        try:
+            if owner.failure is not None:
+                owner.check_usable()
+            future.set_result(function(owner.engine))
+        except BaseException as error:
+            future.set_exception(error)

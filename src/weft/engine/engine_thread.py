@@ -85,7 +85,7 @@ class EngineThread:
         self.is_closed = False
         self.pid = os.getpid()
         self.thread: threading.Thread | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may close it at any line
         OPEN.add(self)
         weakref.finalize(self, self.wakeups.put, None).atexit = False
 
@@ -98,18 +98,20 @@ class EngineThread:
         with self.lock:
             self.members = [*self.members, Member(weakref.ref(engine))]
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: Member) -> bool:
+        """Returns whether it was a member until now: who removes an engine ends it."""
         with self.lock:
-            self.members = [one for one in self.members if one is not member]
+            before, self.members = self.members, [one for one in self.members if one is not member]
+            return len(self.members) < len(before)
 
     def wake(self) -> None:
         """Wake the thread to check for commands and work."""
         self.wakeups.put(None)
 
     def start(self) -> None:
-        """Start the thread unless it was started before."""
+        """Start the thread unless it was started before, or closed."""
         with self.lock:
-            if self.thread is None:
+            if self.thread is None and not self.is_closed:
                 thread = threading.Thread(
                     target=run_thread,
                     args=(self.wakeups, weakref.ref(self)),
@@ -172,8 +174,7 @@ class EngineThread:
     def prepare(self, member: Member, engine: SteppedEngine) -> bool:
         """Run the commands of an engine; returns whether it has work afterwards."""
         if engine.is_closed:
-            self.remove(member)
-            engine.end()
+            self.end_engine(member, engine)
             return False
         if engine.has_commands and not self.run_timed(member, engine, engine.run_commands):
             return False
@@ -189,31 +190,48 @@ class EngineThread:
             function()
             return True
         except BaseException as error:
-            self.remove(member)
-            engine.fail(error)
+            self.fail_engine(member, engine, error)
             return False
         finally:
             self.turns.charge(member.share, self.now() - begin)
+
+    def end_engine(self, member: Member, engine: SteppedEngine) -> None:
+        """End an engine that was closed, unless another thread does."""
+        if self.remove(member):
+            try:
+                engine.end()
+            except BaseException as error:
+                self.fail_engine(member, engine, error)
+
+    def fail_engine(self, member: Member, engine: SteppedEngine, error: BaseException) -> None:
+        """Thread: remove an engine after its exception."""
+        self.remove(member)
+        try:
+            engine.fail(error)
+        except BaseException:  # the other engines continue
+            log.critical("engine=stopped state=lost", exc_info=True)
 
     def end(self) -> None:
         """Thread: close all engines, because the thread was closed."""
         self.background.cancel_all()
         for member, engine in self.engines():
             engine.is_closed = True
-            self.remove(member)
-            engine.end()
+            self.end_engine(member, engine)
 
     def fail(self, error: BaseException) -> None:
         """Thread: stop all engines, because of an exception outside of them."""
         self.is_closed = True
         self.background.cancel_all()
         for member, engine in self.engines():
-            self.remove(member)
-            engine.fail(error)
+            self.fail_engine(member, engine, error)
 
     def close(self) -> None:
         """End the thread after the current step. Running requests end with an error."""
-        self.is_closed = True
+        if os.getpid() != self.pid:  # a fork: another thread may have held the lock
+            self.is_closed = True
+            return
+        with self.lock:  # from here on it is not started
+            self.is_closed = True
         self.wake()
         if self.thread is None:
             self.end()
