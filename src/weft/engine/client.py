@@ -4,7 +4,8 @@
     stream                    outputs of one request, step by step
     results                   the last output of each request, as they finish
     completions               requests -> Completions, in order
-    abort                     free the pages of a request that is not needed any more
+    abort                     free the pages of a request that is not needed any more; a thread that
+                              reads it gets an EngineError
 
 A caller waits for outputs in a queue, which the engine thread fills. An iterator that is closed or
 dropped early aborts its requests. If the AsyncEngine has no thread, the caller that waits runs the
@@ -75,6 +76,10 @@ class Completion:
         """As in beam search: log-probability / length ** length_penalty, with the end token."""
         total = sum(one.logprob for one in self.logprobs)
         return total / max(1, len(self.logprobs)) ** length_penalty
+
+
+class AbortedOutput(RequestOutput):
+    """The last output of a request that was aborted, for a thread that reads it."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +258,10 @@ class EngineClient:
                     self.output_queues.pop(output.request_id, None)
                 if output.error is not None:
                     errors[output.request_id] = output
-                else:
+                elif output.request_id in completions:  # not aborted
                     completions[output.request_id][output.index].add(output)
+            if any(one.finish is None for one in completions[name]):
+                errors.setdefault(name, aborted_output(name))
             if name in errors:
                 if is_checked:
                     check_output(errors[name])
@@ -268,19 +275,18 @@ class EngineClient:
         """The queue of a request; an EngineError if no output can follow."""
         queue = self.output_queues.get(request_id)
         if queue is None:
-            raise EngineError(
-                f"request {request_id} is not active: it was aborted, or its outputs were read. "
-                "Submit it again."
-            )
+            raise not_active(request_id)
         return queue
 
     def next_output(self, queue: OutputQueue) -> RequestOutput:
-        """The next output in a queue. Waits for it, or runs as many engine steps as it takes."""
-        if self.async_engine.is_threaded:
-            return queue.outputs.get()
-        while queue.outputs.empty():
-            self.step()
-        return queue.outputs.get()
+        """The next output in a queue. Waits for it, or runs as many engine steps as it takes. What
+        follows the last output of a request that was aborted is left out."""
+        while True:
+            while not self.async_engine.is_threaded and queue.outputs.empty():
+                self.step()
+            output = queue.outputs.get()
+            if queue.num_left.get(output.request_id, 1) > 0:
+                return output
 
     def step(self) -> None:
         """Without an engine thread: run the commands and one engine step."""
@@ -302,7 +308,8 @@ class EngineClient:
         return future.result()
 
     def abort(self, request_id: str) -> None:
-        """Drop a request, its outputs and its pages. Does nothing if it is unknown."""
+        """Drop a request, its outputs and its pages. Does nothing if it is unknown. A thread that
+        waits for its outputs gets an EngineError; only its owner may close its iterator."""
         self.abort_later([request_id])
         if not self.async_engine.is_threaded:
             self.async_engine.run_commands()
@@ -311,8 +318,10 @@ class EngineClient:
         """Abort requests before the next step. May be called in any thread and at any time, as by
         the garbage collector."""
         for request_id in ids:
-            if request_id in self.output_queues:
+            queue = self.output_queues.get(request_id)
+            if queue is not None:
                 self.async_engine.abort(request_id)
+                queue.outputs.put(aborted_output(request_id))
                 self.output_queues.pop(request_id, None)
 
     def close(self) -> None:
@@ -321,10 +330,22 @@ class EngineClient:
 
 
 def check_output(output: RequestOutput) -> RequestOutput:
-    """The output; raises a DataError if its request failed."""
+    """The output; raises a DataError if its request failed, an EngineError if it was aborted."""
     if output.error is not None:
-        raise DataError(output.error)
+        raise (EngineError if isinstance(output, AbortedOutput) else DataError)(output.error)
     return output
+
+
+def aborted_output(request_id: str) -> AbortedOutput:
+    return AbortedOutput(request_id, error=str(not_active(request_id)))
+
+
+def not_active(request_id: str) -> EngineError:
+    """The error of a caller who waits for outputs that will not come."""
+    return EngineError(
+        f"request {request_id} is not active: it was aborted, or its outputs were read. "
+        "Submit it again."
+    )
 
 
 def translation(tokenizer: Tokenizer, ids: Sequence[int], score: float | None) -> Translation:

@@ -117,6 +117,16 @@ class SampleState:
         banned = (*self.sampling.banned, *sorted(self.request.ends))
         return self.sampling.model_copy(update={"banned": banned})
 
+    @cached_property
+    def has_end(self) -> bool:
+        """Whether an end token can be chosen at all."""
+        return not self.request.ends <= set(self.sampling.banned)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text matches the grammar, and no end token can say so."""
+        return self.matcher is not None and not self.has_end and self.matcher.is_accepting
+
     def row(self, drafts: list[int], allowed_V: Tensor | None) -> SamplingRow:
         """The SamplingRow of the token after `drafts`."""
         output = [*self.output, *drafts]
@@ -134,17 +144,17 @@ class SampleState:
 
     def append(self, token: int) -> str:
         """Append a chosen token; returns the text that can be output now. `detokenizer.finish` is
-        set if this was the last token. Without end tokens, a complete grammar ends the text: no
-        token could follow."""
+        set if this was the last token."""
         text = self.detokenizer.append(token)
-        finish = self.detokenizer.finish
-        if finish is None or finish.reason != "end":
+        if token not in self.request.ends:
             self.output.append(token)
             if self.matcher is not None:
                 self.matcher.advance(token)
-                if finish is None and not self.request.ends and self.matcher.is_finished:
-                    return text + self.detokenizer.finalize("end")
-        if finish is None and len(self.output) == self.request.max_tokens:
+        if self.detokenizer.finish is not None:
+            return text
+        if self.matcher is not None and not self.has_end and self.matcher.is_finished:
+            text += self.detokenizer.finalize("end")
+        elif len(self.output) == self.request.max_tokens:
             text += self.detokenizer.finalize("length")
         return text
 
@@ -181,7 +191,6 @@ class SampleStateFactory:
 
     def detokenizer(self, request: GenerationRequest) -> Detokenizer | NullDetokenizer:
         if self.tokenizer is None:
-            assert not request.stops, "stop strings need a tokenizer, and this engine has none"
             return NullDetokenizer(request.ends)
         is_continuation = request.source is None
         return Detokenizer(

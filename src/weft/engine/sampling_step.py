@@ -183,7 +183,22 @@ class StepChooser:
                     result.searches[chunk.request.id] = search
                     if search.is_done:
                         outputs.append(search_output(chunk.request.id, search))
+        if any(one.error for one in outputs):
+            outputs[:] = until_errors(outputs)
         return result
+
+
+def until_errors(outputs: Sequence[RequestOutput]) -> list[RequestOutput]:
+    """The outputs of a step up to the first error of each request, which is its last output: those
+    of its other samples that follow are dropped."""
+    failed: set[str] = set()
+    kept: list[RequestOutput] = []
+    for output in outputs:
+        if output.request_id not in failed:
+            kept.append(output)
+        if output.error is not None:
+            failed.add(output.request_id)
+    return kept
 
 
 def sample_tokens(
@@ -234,6 +249,7 @@ def append_tokens(
 ) -> None:
     """Append the accepted tokens to a sample, up to one that ends it."""
     state, detokenizer = rows.state, rows.state.detokenizer
+    num_before = len(state.output)
     num_logprobs = state.request.sampling.logprobs
     # a grammar may leave fewer rows than drafts
     accepted = min(num_accepted(rows.drafts, chosen), len(chosen) - 1) if rows.drafts else 0
@@ -243,7 +259,10 @@ def append_tokens(
     error = None
     for i, token in enumerate(chosen[: accepted + 1]):
         if token == NO_TOKEN:
-            error = ALL_EXCLUDED
+            if state.is_complete:
+                texts.append(detokenizer.finalize("end"))
+            else:
+                error = ALL_EXCLUDED
             break
         if token == NOT_FINITE:
             error = not_finite_error(len(state.output) + 1)
@@ -262,9 +281,8 @@ def append_tokens(
     if state.drafter is not None:
         state.drafter.lookup.extend(tokens)
         state.drafter.adapt(len(rows.drafts), accepted)
-    is_end = finish is not None and finish.reason == "end" and tokens[-1] in state.request.ends
-    visible = tokens[:-1] if is_end else tokens
-    request_id, text = rows.chunk.request.id, "".join(texts)
+    visible, text = state.output[num_before:], "".join(texts)  # without an end token
+    request_id = rows.chunk.request.id
     outputs.append(
         RequestOutput(request_id, state.index, visible, text, logprobs, finish, error=error)
     )
