@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from weft.core.forward_batch import ForwardBatch
 from weft.engine.beam_search import BeamConfig
 from weft.engine.config import EngineConfig
 from weft.engine.engine import Engine
+from weft.engine.grammar import make_grammar
 from weft.engine.loaded_model import LoadedModel
 from weft.engine.request import GenerationRequest
 from weft.sampling.params import SamplingParams
@@ -125,6 +128,65 @@ def test_a_beam_search_has_a_whole_number_of_beams(value: Any) -> None:
     object.__setattr__(beam, "width", value)
     with pytest.raises(UsageError, match="width of the beam search is .* whole number"):
         engine_of().submit(GenerationRequest((5,), 3, beam=beam, ends=frozenset([2])))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("stops", {"stops": ("m",)}),
+        ("grammar", {"grammar": make_grammar("regex", "a+")}),
+        ("min_tokens", {"min_tokens": 2}),
+        ("logprobs", {"sampling": SAMPLED}),
+    ],
+)
+def test_what_a_beam_search_would_ignore_is_refused(name: str, change: dict[str, Any]) -> None:
+    engine, beam, ends = engine_of(), BeamConfig(2), frozenset([2])
+    with pytest.raises(UsageError, match=f"^{name} is .*, and beam is set: .*out {name} or beam.$"):
+        engine.submit(GenerationRequest((5,), 3, beam=beam, ends=ends, **change))
+    assert engine.is_idle and not engine.requests
+
+
+def test_all_end_tokens_of_a_beam_search_end_it() -> None:
+    """Only one of them did, and any one of them."""
+    (greedy,) = results(engine_of(), [GenerationRequest((5, 9), 6)])
+    ids = [token for output in greedy for token in output[0]]
+    end = next(token for token in ids[1:] if token != ids[0])
+    for width in (1, 3):
+        ends = frozenset([end, *range(300, 306)])
+        request = GenerationRequest((5, 9), 6, beam=BeamConfig(width, num_best=width), ends=ends)
+        ((*_, (_, _, _, beams)),) = results(engine_of(), [request])
+        assert all(not ends & set(tokens) for tokens, _ in beams)
+        assert len({tuple(tokens) for tokens, _ in beams}) == width
+        if width == 1:
+            assert beams[0][0] == ids[: ids.index(end)]
+
+
+def test_a_source_may_be_an_array() -> None:
+    """It was a ValueError of numpy."""
+    expected = results(engine_of("encoder-decoder"), requests("encoder-decoder"))
+    arrays = [replace(one, source=np.array(one.source)) for one in requests("encoder-decoder")]
+    assert results(engine_of("encoder-decoder"), arrays) == expected
+
+
+@pytest.mark.parametrize("num_top", [-1, 1.5, None, True, 2**70])
+def test_a_number_of_tokens_to_report_is_a_count(num_top: Any) -> None:
+    engine = engine_of()
+    with pytest.raises(UsageError, match="num_top is .*: it must be"):
+        engine.prepare_score([5, 6, 7], num_top=num_top)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("stops", {"stops": ("m",)}), ("grammar", {"grammar": make_grammar("regex", "a+")})],
+)
+def test_without_a_tokenizer_there_are_no_texts_to_look_for(
+    name: str, change: dict[str, Any]
+) -> None:
+    """They were an AssertionError."""
+    engine = Engine(tiny("decoder").model, config=SMALL)
+    with pytest.raises(UsageError, match=f"^{name} is .*: this engine has no tokenizer"):
+        engine.submit(GenerationRequest((5,), 3, **change))
+    assert engine.is_idle and not engine.requests
 
 
 def test_the_client_refuses_a_fraction_of_a_token() -> None:

@@ -81,7 +81,7 @@ def test_a_long_sentence_that_begins_badly_is_waited_for():
     to_0, to_4, to_end = [1.0, 0, 0, 0, 0], [0, 0, 0, 0, 1.0], [0, 0, 1.0, 0, 0]
     table = torch.tensor([to_4, [0, 0, 0.7, 0.3, 0], to_end, to_0, to_end]).log()
     for penalty, best in ((0.0, []), (1.0, [3, 0, 4])):
-        beams = BeamSearch(BeamConfig(5, penalty), 8, END)
+        beams = BeamSearch(BeamConfig(5, penalty), 8, (END,))
         while not beams.is_done:
             last = [history[-1] if history else 1 for history in beams.histories]
             advance([beams], table[last])

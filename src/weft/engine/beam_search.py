@@ -6,7 +6,8 @@
 score = log p(tokens, end) / length ** length_penalty, the end token counted, as in fairseq and
 Marian (GNMT divides by ((5 + length) / 6) ** penalty). 1: the mean per token; 0: the plain sum,
 which prefers short sentences. At its limit a sentence may only end, so that every score is that of
-a complete sentence. Width 1 is greedy search.
+a complete sentence. Width 1 is greedy search. With E end tokens, (1 + E) W next tokens are ranked,
+and a text that ends with several of them is one hypothesis, with the best score.
 
 Differs from fairseq, whose choices these are, in when a search is done: with W finished hypotheses,
 as there, but also once no running beam can beat them; that changes no best result.
@@ -27,7 +28,7 @@ are copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
@@ -64,6 +65,9 @@ class BeamConfig:
     that scores agree."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.banned, str) or not isinstance(self.banned, Collection):
+            raise UsageError(f"banned is {shown(self.banned)}: it must be a tuple of ids. Use one.")
+        object.__setattr__(self, "banned", tuple(self.banned))
         for name, value in (("beam", self.width), ("num_best", self.num_best)):
             if not isinstance(value, Real):
                 raise UsageError(f"{name} is {shown(value)}: it must be an integer. Use one.")
@@ -99,7 +103,7 @@ class BeamSearch:
     config: BeamConfig
     limit: int
     """Maximum number of tokens of a continuation, without the end token."""
-    end_id: int | None
+    ends: tuple[int, ...]
     scores: list[float] = field(default_factory=lambda: [0.0])
     histories: list[list[int]] = field(default_factory=lambda: [[]])
     finished: list[Hypothesis] = field(default_factory=list)
@@ -113,12 +117,13 @@ class BeamSearch:
         return len(self.histories[0])
 
     @property
-    def forced_token(self) -> int | None:
-        """The only token that may come next: a forced first one, or the end token at the limit."""
+    def forced_tokens(self) -> tuple[int, ...]:
+        """The only tokens that may come next: a forced first one, or the end tokens at the limit;
+        empty: all may."""
         length = self.length
         if length == 0 and self.config.first is not None:
-            return self.config.first
-        return self.end_id if length == self.limit else None
+            return (self.config.first,)
+        return self.ends if length == self.limit else ()
 
     @property
     def max_normalizer(self) -> float:
@@ -155,7 +160,7 @@ class BeamSearch:
 
     def is_settled(self, best: float) -> bool:
         """Whether the running beams, the best of which has this score, cannot change the result."""
-        if self.end_id is None:
+        if not self.ends:
             if self.length == self.limit:
                 complete = [
                     self.hypothesis(ids, score, self.length)
@@ -168,15 +173,15 @@ class BeamSearch:
         return self.length > self.limit or best / self.max_normalizer <= score_to_beat
 
     def extend_greedy(self, tokens: list[int], score: float) -> None:
-        """Append tokens to the beam of a search of width 1. Only the last can be the end token;
+        """Append tokens to the beam of a search of width 1. Only the last can be an end token;
         `score` includes all of them."""
         last = tokens[-1]
-        if self.end_id is not None and last != self.end_id and score > -inf:
+        if self.ends and last not in self.ends and score > -inf:
             # by far the most frequent case: nothing can be settled
             self.histories, self.scores = [[*self.histories[0], *tokens]], [score]
             return
         ids = [*self.histories[0], *tokens]
-        if last != self.end_id:
+        if last not in self.ends:
             self.set_beams([ids], [score], self.finished)
             return
         if score > -inf:
@@ -207,8 +212,11 @@ class BeamBatch:
         self.scores: FloatArray = np.array(
             [[*search.scores, *[-inf] * (width - len(search.scores))] for search in searches]
         )
-        end_ids = [NO_TOKEN if search.end_id is None else search.end_id for search in searches]
-        self.end_ids: IntArray = np.array(end_ids, dtype=np.int64)
+        self.num_ends = max(1, *(len(search.ends) for search in searches))
+        """Columns of `end_ids`; unused ones are NO_TOKEN."""
+        self.end_ids: IntArray = np.full((number, self.num_ends), NO_TOKEN, dtype=np.int64)
+        for ends_E, search in zip(self.end_ids, searches, strict=True):
+            ends_E[: len(search.ends)] = search.ends
         self.banned = banned_rows(searches, range(number + 1))
         self.tokens: IntArray = np.full((number, width, int(self.max_steps.max())), NO_TOKEN)
         """The tokens of each beam in the steps of this plan."""
@@ -241,33 +249,39 @@ class BeamBatch:
         rows = {
             ids: np.flatnonzero(np.isin(active, of)).tolist() for ids, of in self.banned.items()
         }
-        best = logits.top_k(1, rows)
+        best = logits.top_k(self.num_ends, rows)  # at the limit they may all be forced
         self.check_finite(best[2][:, None])
         if step == 0:  # tokens are forced only in the first step of a plan
             force_tokens(self.searches, range(len(active) + 1), logits, best)
         logp_N, ids_N = best[0][:, 0], best[1][:, 0]
+        if self.num_ends > 1:  # forced ones are not sorted
+            index = (np.arange(len(active)), best[0].argmax(1))
+            logp_N, ids_N = best[0][index], best[1][index]
         self.scores[active, 0] += logp_N
         self.tokens[active, 0, step] = ids_N
         self.num_steps[active] += 1
         # a log-probability that is not finite makes the score NaN or -inf
-        continues_N = (ids_N != self.end_ids[active]) & (self.scores[active, 0] > -inf)
+        continues_N = (ids_N[:, None] != self.end_ids[active]).all(1)
+        continues_N &= self.scores[active, 0] > -inf
         continues_N &= step + 1 < self.max_steps[active]
         self.active = active[continues_N]
         return SampledTokens(ids_N, continues_N)
 
     def run_greedy(self, batch: InputBatch, decode: CompiledDecode) -> bool:
         """All remaining steps in one call of the compiled stack. False, without any change, if a
-        token is forced (in the first step only), if the searches ban different tokens, or if steps
-        take long."""
-        if self.width > 1 or not decode.is_light:
+        token is forced (in the first step only), if the searches ban different tokens or one has
+        several end tokens, or if steps take long."""
+        if self.width > 1 or self.num_ends > 1 or not decode.is_light:
             return False
         if any(len(rows) < len(self.searches) for rows in self.banned.values()):
             return False
         active, step = self.active, int(self.num_steps[self.active[0]])
-        if step == 0 and any(search.forced_token is not None for search in self.searches):
+        if step == 0 and any(search.forced_tokens for search in self.searches):
             return False
         limits, scores = self.max_steps[active] - step, self.scores[active, 0]
-        tokens = decode.greedy(batch, self.end_ids[active], limits, scores, *self.banned or ((),))
+        tokens = decode.greedy(
+            batch, self.end_ids[active, 0], limits, scores, *self.banned or ((),)
+        )
         self.tokens[active, 0, step : step + tokens.shape[1]] = tokens
         self.scores[active, 0] = scores
         self.num_steps[active] += (tokens != NO_TOKEN).sum(1)
@@ -284,12 +298,19 @@ class BeamBatch:
             is_wrong_G = (is_wrong_GW & (self.scores[active] > -inf)).any(1)
             self.not_finite[active[is_wrong_G]] = self.num_steps[active[is_wrong_G]] + 1
 
+    @property
+    def num_candidates(self) -> int:
+        """Next tokens of which W do not end, whatever the others are."""
+        return (1 + self.num_ends) * self.width
+
     def choose_beams(self, logits: NextTokenLogits) -> SampledTokens:
         """Rank the candidates of all beams; the best continue."""
         active, W = self.active, self.width
         logp_GWK, ids_GWK = self.candidates(logits)
-        total_GX, parent_GX, ids_GX = rank(self.scores[active], logp_GWK, ids_GWK, 2 * W)
-        is_end_GX = ids_GX == self.end_ids[active, None]
+        total_GX, parent_GX, ids_GX = rank(
+            self.scores[active], logp_GWK, ids_GWK, self.num_candidates
+        )
+        is_end_GX = (ids_GX[:, :, None] == self.end_ids[active, None]).any(2)
         for row, place in np.argwhere(is_end_GX[:, :W] & (total_GX[:, :W] > -inf)).tolist():
             self.add_finished(active[row], parent_GX[row, place], float(total_GX[row, place]))
         # the W best that do not end, best first; if there are fewer, the rest has score -inf
@@ -313,7 +334,7 @@ class BeamBatch:
         banned = {
             ids: rows_GW[np.isin(active, of)].ravel().tolist() for ids, of in self.banned.items()
         }
-        logp_NK, ids_NK, lse_N = logits.top_k(2 * W, banned)
+        logp_NK, ids_NK, lse_N = logits.top_k(self.num_candidates, banned)
         index = (np.arange(len(active))[:, None], self.sequences[active])
         self.check_finite(lse_N.reshape(-1, W)[index])
         shape = (len(active), W, -1)
@@ -322,7 +343,7 @@ class BeamBatch:
     def first_candidates(self, logits: NextTokenLogits) -> tuple[FloatArray, IntArray]:
         """In the first step of a plan tokens may be forced, and beams may be missing."""
         begins = [0, *accumulate(self.num_beams.tolist())]
-        best = logits.top_k(2 * self.width, banned_rows(self.searches, begins))
+        best = logits.top_k(self.num_candidates, banned_rows(self.searches, begins))
         logp_NK, ids_NK, lse_N = best
         lse_GW = np.zeros((len(self.searches), self.width))
         has_beam_GW = np.arange(self.width) < self.num_beams[:, None]
@@ -338,6 +359,8 @@ class BeamBatch:
         """A beam of the search at `index` has ended."""
         search, finished = self.searches[index], self.finished[index]
         ids = self.history(index, beam)
+        if len(search.ends) > 1 and any(one.ids == ids for one in finished):
+            return  # with another end token, which is more likely
         finished.append(search.hypothesis(ids, logprob, len(ids) + 1))
         self.to_beat[index] = search.score_to_beat(finished)
 
@@ -412,20 +435,21 @@ def force_tokens(
     logits: NextTokenLogits,
     best: tuple[FloatArray, IntArray, FloatArray],
 ) -> None:
-    """Make a forced token the only candidate of its rows: a forced first token, at no cost, or the
-    end token at the limit. The rows of search i are begins[i] to begins[i + 1]."""
+    """Make forced tokens the only candidates of their rows: a forced first token, at no cost, or
+    the end tokens at the limit. The rows of search i are begins[i] to begins[i + 1]."""
     logp_NK, ids_NK, lse_N = best
-    end_rows: dict[int, list[int]] = {}
+    end_rows: dict[tuple[int, int], list[int]] = {}
     for search, begin, end in zip(searches, begins[:-1], begins[1:], strict=True):
-        token = search.forced_token
-        if token is not None:
-            logp_NK[begin:end], ids_NK[begin:end, 0] = -inf, token
+        if search.forced_tokens:
+            logp_NK[begin:end] = -inf
+        for column, token in enumerate(search.forced_tokens):
+            ids_NK[begin:end, column] = token
             if search.length == 0:
-                logp_NK[begin:end, 0] = 0.0
+                logp_NK[begin:end, column] = 0.0
             elif token not in search.config.banned:
-                end_rows.setdefault(token, []).extend(range(begin, end))
-    for token, rows in end_rows.items():
-        logp_NK[rows, 0] = logits.logits_of(token, rows) - lse_N[rows]
+                end_rows.setdefault((column, token), []).extend(range(begin, end))
+    for (column, token), rows in end_rows.items():
+        logp_NK[rows, column] = logits.logits_of(token, rows) - lse_N[rows]
 
 
 def banned_rows(searches: Sequence[BeamSearch], begins: Sequence[int]) -> Banned:

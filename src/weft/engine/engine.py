@@ -56,7 +56,14 @@ from weft.engine.memory_budget import cache_pages, checked_pages
 from weft.engine.model_runner import ModelRunner
 from weft.engine.recovery import FaultIsolation, recover
 from weft.engine.request import GenerationRequest, RequestOutput, SampleStateFactory
-from weft.engine.request_checks import check_request_ids, check_request_types, check_text_ids
+from weft.engine.request_checks import (
+    check_beam_request,
+    check_has_tokenizer,
+    check_num_top,
+    check_request_ids,
+    check_request_types,
+    check_text_ids,
+)
 from weft.engine.sampling_step import StepChooser
 from weft.engine.scheduling.admission import check_request, limit_to_pages
 from weft.engine.scheduling.audit import cache_state
@@ -142,13 +149,15 @@ class Engine:
         may be called in any thread while a step runs, and so may the two that follow."""
         check_request_types(request)
         check_request_ids(request, self.model.config)
+        check_beam_request(request)
+        check_has_tokenizer(request, self.tokenizer)
         beam = request.beam.width if request.beam else 0
         prompt, name = tuple(request.prompt), request_id or self.new_id()
         scheduled = Request(
             name,
             prompt,
             request.max_tokens,
-            request.source,
+            None if request.source is None else tuple(request.source),
             request.salt,
             request.n,
             beam,
@@ -159,8 +168,8 @@ class Engine:
         samples = self.sample_states.create_all(request)
         if request.beam is None:
             return PreparedRequest(scheduled, samples)
-        end = next(iter(request.ends), None)
-        return PreparedRequest(scheduled, search=BeamSearch(request.beam, request.max_tokens, end))
+        ends = tuple(sorted(request.ends))
+        return PreparedRequest(scheduled, search=BeamSearch(request.beam, request.max_tokens, ends))
 
     def prepare_embedding(
         self, ids: Iterable[int], request_id: str | None = None, key: str = ""
@@ -182,6 +191,7 @@ class Engine:
         """Check a text whose log-probabilities are wanted, with those of the `num_top` most likely
         tokens in each position. `key`: name of the API key that it was sent with."""
         text = tuple(ids)
+        check_num_top(num_top)
         if not isinstance(self.model, Decoder):
             raise UsageError(
                 f"this model is of kind {self.model.config.kind}: log-probabilities of a text need "

@@ -19,6 +19,7 @@ from weft.engine.grammar import Grammar
 from weft.engine.request import GenerationRequest
 from weft.models.config import ModelConfig
 from weft.sampling.params import SamplingParams
+from weft.text.tokenizer import Tokenizer
 
 COUNTS = ("max_tokens", "n", "min_tokens")
 MAX_COUNT = 2**63 - 1
@@ -71,7 +72,8 @@ def check_request_ids(request: GenerationRequest, config: ModelConfig) -> None:
     size, beam = config.vocab_size, request.beam
     request.sampling.check_ids(size)
     check_token_ids("the prompt", request.prompt, size)
-    check_token_ids("the source", request.source or (), source_vocab_size(config))
+    source = () if request.source is None else request.source
+    check_token_ids("the source", source, source_vocab_size(config))
     check_token_ids("ends", request.ends, size)
     if any("\ud800" <= character <= "\udfff" for character in request.salt):
         raise UsageError(
@@ -82,6 +84,44 @@ def check_request_ids(request: GenerationRequest, config: ModelConfig) -> None:
         check_token_ids("banned of the beam search", beam.banned, size)
         first = () if beam.first is None else (beam.first,)
         check_token_ids("first of the beam search", first, size)
+
+
+def check_beam_request(request: GenerationRequest) -> None:
+    """Raise a UsageError for what a beam search would ignore."""
+    if request.beam is None:
+        return
+    ignored = {
+        "stops": len(request.stops) > 0,
+        "grammar": request.grammar is not None,
+        "min_tokens": request.min_tokens > 0,
+        "logprobs": request.sampling.logprobs is not None,
+    }
+    for name, is_set in ignored.items():
+        if is_set:
+            value = shown(getattr(request if name != "logprobs" else request.sampling, name))
+            raise UsageError(
+                f"{name} is {value}, and beam is set: a beam search has no stop strings, grammar, "
+                f"min_tokens or logprobs. Leave out {name} or beam."
+            )
+
+
+def check_has_tokenizer(request: GenerationRequest, tokenizer: Tokenizer | None) -> None:
+    """Raise a UsageError for what needs the text of the tokens."""
+    for name, is_set in (
+        ("stops", len(request.stops) > 0),
+        ("grammar", request.grammar is not None),
+    ):
+        if is_set and tokenizer is None:
+            raise UsageError(
+                f"{name} is {shown(getattr(request, name))}: this engine has no tokenizer, which "
+                f"{name} needs. Create the engine with one, or leave out {name}."
+            )
+
+
+def check_num_top(num_top: int) -> None:
+    check_count("num_top", num_top)
+    if num_top < 0:
+        raise UsageError(f"num_top is {num_top}: it must be at least 0. Use 0 for none.")
 
 
 def check_text_ids(ids: Collection[int], config: ModelConfig) -> None:
