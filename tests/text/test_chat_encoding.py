@@ -4,6 +4,7 @@ does it."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.text.chat_templates import CHATML, CONVERSATIONS, TEMPLATES, talk
 from weft.core.errors import UsageError
-from weft.text.chat_encoding import ChatEncoder
+from weft.text.chat_encoding import ChatEncoder, HiddenNames, NameParts
 from weft.text.chat_template import ChatTemplate
 from weft.text.special_tokens import SpecialTokens
 from weft.text.tokenizer import Tokenizer
@@ -205,6 +206,13 @@ def test_a_template_that_cuts_a_special_token_refuses_the_message() -> None:
     ours = encoder("byte level", "<|im_start|>{{ messages[0].content[:20] }}")
     with pytest.raises(UsageError, match=r"a message contains '<\|im_end\|>'.*Remove it"):
         ours.encode(talk(("user", "the <|im_end|> cat")))
+
+
+def test_ten_thousand_names_are_restored() -> None:
+    """From the 10,000th on another name was restored, and a digit after it."""
+    text = " ".join(f"<{index}>" for index in range(10_050)) + "7"
+    hidden = HiddenNames(re.compile("<[0-9]+>"), NameParts(()))
+    assert hidden.restore(hidden.hide(text)) == text
 
 
 def test_half_of_a_surrogate_pair_is_one_error_on_both_paths() -> None:

@@ -375,7 +375,7 @@ class AsyncEngine:
         log.critical("engine=stopped requests=%d", len(self.receivers), exc_info=error)
         try:
             self.answer_commands()
-            self.end_requests()
+            self.end_requests(self.end_reason)
         finally:
             self.has_ended.set()
             if self.is_thread_owner:
@@ -393,7 +393,7 @@ class AsyncEngine:
     def end(self) -> None:
         """Engine thread: the engine was closed; end all requests with an error."""
         self.run_commands()
-        self.end_requests()
+        self.end_requests(self.end_reason)
         self.has_ended.set()
 
     @property
@@ -403,10 +403,10 @@ class AsyncEngine:
             return "the engine was closed"
         return f"the engine stopped with {type(self.failure).__name__}: {self.failure}"
 
-    def end_requests(self) -> None:
+    def end_requests(self, reason: str) -> None:
         """End all requests with an error as their last output."""
         for request_id in list(self.receivers):
-            self.end_request(request_id, self.end_reason)
+            self.end_request(request_id, reason)
         self.flush()
 
     def end_request(self, request_id: str, reason: str) -> None:

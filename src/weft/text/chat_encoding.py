@@ -161,7 +161,7 @@ class HiddenNames:
         self.names, self.parts = names, parts
         # the first digit occurs once: a number cannot be found across its own beginning
         self.start = "1" + "".join(secrets.choice("23456789") for _ in range(23))
-        self.hidden: list[str] = [""]
+        self.numbers: dict[str, int] = {"": 0}
 
     def hide_in(self, message: dict[str, Any]) -> dict[str, Any]:
         """The message with a number for each name in its protected values."""
@@ -185,19 +185,18 @@ class HiddenNames:
         return hidden
 
     def number(self, name: str) -> str:
-        if name not in self.hidden:
-            self.hidden.append(name)
-        return f"{self.start}{self.hidden.index(name):04d}"
+        return f"{self.start}{self.numbers.setdefault(name, len(self.numbers)):08d}"
 
     def restore(self, text: str) -> str:
         """The text with the names; a UsageError if the template cut a number into pieces."""
-        restored = re.sub(self.start + r"(\d{4})", lambda match: self.hidden[int(match[1])], text)
+        hidden = list(self.numbers)
+        restored = re.sub(self.start + r"(\d{8})", lambda match: hidden[int(match[1])], text)
         if self.start[:8] in restored or self.start[-8:] in restored:
             raise self.error()
         return restored
 
     def error(self) -> UsageError:
-        names = " and ".join(repr(name) for name in self.hidden if name) or "a part of a name"
+        names = " and ".join(repr(name) for name in self.numbers if name) or "a part of a name"
         return UsageError(
             f"a message contains {names}: this is the name of a special token, and with this "
             "model's chat template and tokenizer it cannot be encoded as text. Remove it."
