@@ -19,7 +19,7 @@ from weft.engine.config import EngineConfig
 from weft.engine.detokenizer import Detokenizer
 from weft.engine.engine import Engine
 from weft.engine.grammar import Matcher, make_grammar
-from weft.engine.request import GenerationRequest, RequestOutput
+from weft.engine.request import GREEDY, GenerationRequest, RequestOutput
 from weft.engine.sampling_step import StepChooser
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.sequence import SequenceGroup
@@ -53,6 +53,7 @@ def requests() -> list[GenerationRequest]:
             more["n"] = 3
         elif i == 7:
             more = {"beam": BeamConfig(3, banned=(POISON,)), "ends": frozenset([2])}
+            sampling = GREEDY
         made.append(GenerationRequest(prompt, 3 + i % 4, sampling=sampling, **more))
     return made
 
