@@ -91,7 +91,7 @@ test-pythons: ## Run the tests on every Python 3.11 to 3.13 on PATH, each in its
 test-native: setup ## Test the kernels for each instruction set, and under sanitizers
 	$(BIN)/python -m tests.native.run_variants
 
-test-slow: test ## Run all tests; the slow ones that measure times run one at a time, at the end
+test-slow: setup ## Run the slow tests, which make test leaves out; those that measure times run alone
 	$(BIN)/python -m pytest -q -m 'slow and not alone' -n logical --maxprocesses 8 --dist worksteal; \
 	first=$$?; $(BIN)/python -m pytest -q -m 'slow and alone' && exit $$first
 
