@@ -30,7 +30,7 @@ def test_keywords_become_options() -> None:
             ConfigError,
             "temprature is not a setting. Did you mean 'temperature",
         ),
-        ({"top_p": 0.0}, ConfigError, "top_p is 0.0: it must be greater than 0"),
+        ({"top_p": -0.5}, ConfigError, "top_p is -0.5: it must be greater than or equal to 0"),
         ({"top_p": 2.0}, ConfigError, "top_p is 2.0: it must be less than or equal to 1"),
         ({"presence_penalty": 3.0}, ConfigError, "presence_penalty is 3.0: it must be less"),
         ({"stop": "x"}, UsageError, "stop is the str 'x': pass a list"),
