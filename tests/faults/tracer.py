@@ -107,13 +107,15 @@ def count_changes(
     server: Server, function: str, args: Sequence[str], cwd: Path, log: Path
 ) -> Counter[str]:
     """The number of changes below the folder by the name of the call, from the text of a log with
-    plain paths and without data: a relative path or one that begins with the folder's."""
+    plain paths and without data: a path that begins with the folder's, or one that is relative to
+    the working directory or to a folder below it."""
     tracer = Tracer(["-f", "-y", "-s", "0", "-e", f"trace={','.join(CHANGES)}"], log)
     server.run(function, args, cwd, tracer.attach)
     tracer.wait()
     root = re.escape(str(cwd.resolve()))
     descriptor = rf"(?:{'|'.join(BY_DESCRIPTOR)})\(\d+<{root}[/>]"
-    path = rf'(?!{"|".join(BY_DESCRIPTOR)})\w+\((?:[^",]*, )?"(?:(?!/)|{root}[/"])'
+    below = rf"AT_FDCWD(?:<[^>]*>)?, |\d+<{root}(?:/[^>]*)?>, "
+    path = rf'(?!{"|".join(BY_DESCRIPTOR)})\w+\((?:{below})?"(?:(?!/)|{root}[/"])'
     pattern = re.compile(rf"\d+ +(?=({descriptor}|{path}|sync\())(\w+)")
     counts: Counter[str] = Counter()
     for line in log.read_text(errors="surrogateescape").splitlines():
