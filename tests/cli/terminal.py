@@ -49,6 +49,7 @@ class Terminal:
             dimensions=(lines, columns),
             encoding="utf-8",
             timeout=60,
+            use_poll=True,
             env={
                 **variables,
                 "TERM": "xterm",

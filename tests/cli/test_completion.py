@@ -129,7 +129,13 @@ def test_a_real_shell_completes_a_command_and_a_pulled_model(folder: Path, shell
     environment = {**os.environ, "PATH": path, "HOME": str(folder), "TERM": "xterm"}
     program, *arguments = SHELLS[shell]
     terminal = pexpect.spawn(
-        program, arguments, dimensions=(24, 80), timeout=60, env=environment, cwd=str(folder)
+        program,
+        arguments,
+        dimensions=(24, 80),
+        timeout=60,
+        env=environment,
+        cwd=str(folder),
+        use_poll=True,
     )
     screen = pyte.Screen(80, 24)
     stream = pyte.ByteStream(screen)

@@ -29,7 +29,11 @@ class Terminal:
         self.screen = pyte.Screen(columns, rows)
         self.stream = pyte.ByteStream(self.screen)
         self.program = pexpect.spawn(
-            sys.executable, ["-m", "weft", *args], dimensions=(rows, columns), timeout=100
+            sys.executable,
+            ["-m", "weft", *args],
+            dimensions=(rows, columns),
+            timeout=100,
+            use_poll=True,
         )
         self.seen = b""
 
