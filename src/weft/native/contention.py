@@ -26,8 +26,8 @@ METER_SECONDS = 0.1
 """The contention is measured over at least this time."""
 CONTENDED = 0.4
 """Seconds of waiting for a CPU, of all threads, per second, at which contention begins: one or two
-busy processes beside two threads on two CPUs cause 0.6 to 1. The event loop of a server and its client
-cause up to 0.25 on an idle machine, where threads that sleep are a fifth slower."""
+busy processes beside two threads on two CPUs cause 0.6 to 1. The event loop of a server and its
+client cause up to 0.25 on an idle machine, where threads that sleep are a fifth slower."""
 STILL_CONTENDED = 0.2
 """At less than this it ends: threads that sleep at barriers wait less, as they use less time."""
 QUIET_SECONDS = 1.0
