@@ -261,8 +261,8 @@ def test_axe_finds_no_violation(tab, theme):
 
 
 def test_a_reader_who_is_not_at_the_end_is_left_there(tab):
-    with scripted_page("a line of text\n" * 60) as server:
-        one = tab(server.url, height=500).open("#/play?max_tokens=900")
+    with scripted_page("a line of text\n" * 200) as server:
+        one = tab(server.url, height=500).open("#/play?max_tokens=3000")
         run_text(one.page, "go")
         one.page.locator(".written-token").nth(300).wait_for()
         one.page.evaluate("scrollTo(0, 0)")
